@@ -1,0 +1,1 @@
+"""Read checkpoints, write bundles."""

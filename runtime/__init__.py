@@ -1,0 +1,1 @@
+"""Run language models on ONNX Runtime with continuous batching."""

@@ -1,0 +1,171 @@
+"""A bundle on disk: opened with every check, written all at once or not at all."""
+
+import hashlib
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from .errors import BundleError, IntegrityError, ManifestError
+from .manifest import MANIFEST_NAME, MAX_MANIFEST_BYTES, FileEntry, Manifest, dump_manifest, parse_manifest
+
+_CHUNK = 1 << 22
+
+
+@dataclass(frozen=True)
+class Bundle:
+    """An opened bundle: its folder and its manifest, whose files exist with the recorded sizes."""
+
+    folder: Path
+    manifest: Manifest
+
+    def path(self, name: str) -> Path:
+        """Where the bundle's file `name` lies; IntegrityError if the manifest does not list it."""
+        if name not in self.manifest.files:
+            raise IntegrityError(f"{self.folder}: {name} is not a file of this bundle ({MANIFEST_NAME}: files).")
+        return self.folder / name
+
+    def has(self, name: str) -> bool:
+        """Whether the manifest lists a file of that name."""
+        return name in self.manifest.files
+
+
+def open_bundle(folder: str | Path, *, verify: bool = False) -> Bundle:
+    """Open a bundle, checking the manifest and every file's size; with `verify` every file's hash as well.
+
+    Raises:
+        BundleError: the folder is not there.
+        ManifestError, FormatVersionError: manifest.json cannot be used.
+        IntegrityError: a file is missing, truncated, altered, or a link out of the folder.
+    """
+    folder = Path(folder)
+    bundle = Bundle(folder, parse_manifest(_read_manifest(folder)))
+    for graph in (bundle.manifest.graphs.prefill, bundle.manifest.graphs.decode):
+        bundle.path(graph.file)
+    for name, entry in bundle.manifest.files.items():
+        _check_file(folder, name, entry)
+        if verify:
+            _check_hash(folder, name, entry)
+    return bundle
+
+
+@contextmanager
+def new_bundle(target: str | Path, *, overwrite: bool = False) -> Iterator[Path]:
+    """Yield a temporary folder beside `target` that becomes `target` when the block succeeds, and vanishes when not.
+
+    An existing target is refused, or with `overwrite` replaced if it is a bundle (or empty): never another folder.
+    """
+    target = Path(target).absolute()
+    _require_replaceable(target, overwrite)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    temporary = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
+    try:
+        temporary.chmod(0o755)
+        yield temporary
+        _sync(temporary)
+        _swap(temporary, target)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+def write_manifest(folder: Path, manifest: Manifest, progress: Callable[[int], None] | None = None) -> Manifest:
+    """Hash every file in `folder`, write manifest.json last, and return the manifest with its `files` filled in."""
+    names = sorted(p.relative_to(folder).as_posix() for p in folder.rglob("*") if p.is_file())
+    files = {
+        n: FileEntry((folder / n).stat().st_size, sha256_of(folder / n, progress)) for n in names if n != MANIFEST_NAME
+    }
+    complete = replace(manifest, files=files)
+    (folder / MANIFEST_NAME).write_text(dump_manifest(complete), encoding="utf-8")
+    return complete
+
+
+def sha256_of(path: Path, progress: Callable[[int], None] | None = None) -> str:
+    """SHA-256 of a file as hexadecimal digits, read in chunks; `progress` is told the bytes of each."""
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while chunk := file.read(_CHUNK):
+            digest.update(chunk)
+            if progress:
+                progress(len(chunk))
+    return digest.hexdigest()
+
+
+def _read_manifest(folder: Path) -> str:
+    path = folder / MANIFEST_NAME
+    if not folder.is_dir():
+        raise BundleError(f"{folder}: no such folder. A bundle is a folder written by `onnxlm export` or `quantize`.")
+    if not path.is_file():
+        raise ManifestError(f"{folder}: no {MANIFEST_NAME}; this is not a bundle, or it was only half copied.")
+    if path.stat().st_size > MAX_MANIFEST_BYTES:
+        raise ManifestError(f"{path}: larger than {MAX_MANIFEST_BYTES >> 20} MiB; this is not an onnxlm manifest.")
+    try:
+        return path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise ManifestError(f"{path}: not UTF-8 text ({error}). Copy the bundle again.") from error
+    except OSError as error:
+        raise BundleError(f"{path}: cannot be read ({error.strerror}).") from error
+
+
+def _check_file(folder: Path, name: str, entry: FileEntry) -> None:
+    path = folder / name
+    try:
+        real = path.resolve(strict=True)
+    except (OSError, RuntimeError) as error:
+        raise IntegrityError(f"{folder}: {name} is missing; the bundle was only half copied. Copy it again.") from error
+    if not real.is_relative_to(folder.resolve()):
+        raise IntegrityError(f"{folder}: {name} is a link to {real}, outside the bundle, and is not followed.")
+    if not real.is_file():
+        raise IntegrityError(f"{folder}: {name} is not a regular file.")
+    size = real.stat().st_size
+    if size != entry.size:
+        raise IntegrityError(f"{folder}: {name} has {size} bytes instead of {entry.size}. Copy the bundle again.")
+
+
+def _check_hash(folder: Path, name: str, entry: FileEntry) -> None:
+    if sha256_of(folder / name) != entry.sha256:
+        raise IntegrityError(
+            f"{folder}: {name} was altered: its SHA-256 is not the recorded one. Copy the bundle again."
+        )
+
+
+def _require_replaceable(target: Path, overwrite: bool) -> None:
+    if not target.exists():
+        return
+    if not target.is_dir():
+        raise BundleError(f"{target} exists and is not a folder; choose another output.")
+    if not any(target.iterdir()):
+        return
+    if not overwrite:
+        raise BundleError(f"{target} exists. Choose another output, or pass --overwrite to replace it.")
+    if not (target / MANIFEST_NAME).is_file():
+        raise BundleError(f"{target} holds no {MANIFEST_NAME}, so it is not a bundle, and is not overwritten.")
+
+
+def _swap(temporary: Path, target: Path) -> None:
+    if target.exists():
+        old = Path(tempfile.mkdtemp(prefix=f".{target.name}.old.", dir=target.parent))
+        target.rename(old / "bundle")
+        temporary.rename(target)
+        shutil.rmtree(old, ignore_errors=True)
+    else:
+        temporary.rename(target)
+    _sync_folder(target.parent)
+
+
+def _sync(folder: Path) -> None:
+    for path in sorted(folder.rglob("*")):
+        if path.is_file():
+            with path.open("rb") as file:
+                os.fsync(file.fileno())
+    _sync_folder(folder)
+
+
+def _sync_folder(folder: Path) -> None:
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

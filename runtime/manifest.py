@@ -1,0 +1,275 @@
+"""manifest.json: what a bundle holds, as frozen dataclasses. FORMAT.md is the specification of this file."""
+
+import json
+from dataclasses import dataclass, field
+from pathlib import PurePosixPath
+from typing import Any, Literal
+
+from . import strict_json
+from .errors import FormatVersionError, ManifestError
+
+FORMAT_VERSION = 1
+READABLE_VERSIONS = (1,)  # FORMAT_VERSION and the one before it, once there is one
+MANIFEST_NAME = "manifest.json"
+MAX_MANIFEST_BYTES = 64 << 20
+
+DType = Literal["float32", "float16", "bfloat16", "int64", "int32", "int8", "uint8"]
+DTYPE_BITS: dict[str, int] = {
+    "float32": 32, "float16": 16, "bfloat16": 16, "int64": 64, "int32": 32, "int8": 8, "uint8": 8,
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Producer:
+    """Who wrote the bundle."""
+
+    name: str
+    version: str
+
+
+@dataclass(frozen=True)
+class Layer:
+    """Attention of one decoder layer. `window`: each query sees the last `window` positions, itself included."""
+
+    attention: Literal["full", "sliding"]
+    window: int | None
+    num_heads: int
+    kv_heads: int
+    head_dim: int
+
+    def __post_init__(self) -> None:
+        _at_least_one(num_heads=self.num_heads, kv_heads=self.kv_heads, head_dim=self.head_dim)
+        if self.num_heads % self.kv_heads:
+            raise ValueError(f"num_heads {self.num_heads} is not a multiple of kv_heads {self.kv_heads}")
+        if (self.attention == "sliding") != (self.window is not None):
+            raise ValueError("window must be given for sliding attention, and only for it")
+        if self.window is not None:
+            _at_least_one(window=self.window)
+
+
+@dataclass(frozen=True)
+class Architecture:
+    """Sizes of the decoder; `parameters` counts each weight once, tied tables too."""
+
+    model_type: str
+    hidden_size: int
+    vocab_size: int
+    context_length: int
+    parameters: int
+    layers: tuple[Layer, ...]
+
+    def __post_init__(self) -> None:
+        _at_least_one(
+            hidden_size=self.hidden_size, vocab_size=self.vocab_size,
+            context_length=self.context_length, parameters=self.parameters, layers=len(self.layers),
+        )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Port:
+    """One graph input or output. `shape` mixes sizes and symbols ("batch", "sequence", "capacity")."""
+
+    name: str
+    dtype: DType
+    shape: tuple[int | str, ...]
+    role: Literal[
+        "input_ids", "seqlens_k", "total_sequence_length", "logits_index", "past_key", "past_value",
+        "logits", "present_key", "present_value",
+    ]  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Graph:
+    """One ONNX file and everything that goes in and out of it."""
+
+    file: str
+    inputs: tuple[Port, ...]
+    outputs: tuple[Port, ...]
+
+
+@dataclass(frozen=True)
+class Graphs:
+    """The two graphs over the same weights."""
+
+    prefill: Graph
+    decode: Graph
+
+
+@dataclass(frozen=True)
+class KVCache:
+    """How keys and values are stored; `bytes_per_token` sums keys and values of all layers."""
+
+    layout: Literal["batch,kv_heads,capacity,head_dim"]
+    dtype: DType
+    bytes_per_token: int
+
+    def __post_init__(self) -> None:
+        _at_least_one(bytes_per_token=self.bytes_per_token)
+
+
+@dataclass(frozen=True)
+class Tokens:
+    """Ids with a meaning. Generation stops at any of `eos`; `special` are the ids that decoding skips."""
+
+    bos: int | None
+    eos: tuple[int, ...]
+    pad: int | None
+    special: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Target:
+    """What the graphs were built for: provider, activation type, oldest ONNX Runtime, operators used."""
+
+    provider: Literal["cpu", "cuda"]
+    dtype: DType
+    min_onnxruntime: str
+    operators: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class QuantizedTensor:
+    """How one weight matrix is stored; `relative_error` is ‖W − Ŵ‖ / ‖W‖, `bytes` counts codes, scales, zero points."""
+
+    name: str
+    bits: int
+    group_size: int
+    symmetric: bool
+    outliers: int
+    bytes: int
+    relative_error: float
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """What the quantizer looked at; `source` is "none" when it needed no data."""
+
+    source: str
+    tokens: int
+
+
+@dataclass(frozen=True)
+class Quantization:
+    """`recipe` reproduces the weights from the source bundle; `tensors` says what each one became."""
+
+    recipe: dict[str, Any]
+    calibration: Calibration
+    tensors: tuple[QuantizedTensor, ...]
+
+
+@dataclass(frozen=True)
+class Quality:
+    """Measured against the unquantized bundle: KL in nats per token, top-1 agreement as a share of positions."""
+
+    kl: float
+    kl_p99: float
+    top1: float
+    perplexity: float
+    reference_perplexity: float
+    text: str
+    tokens: int
+    onnxruntime: str
+
+
+@dataclass(frozen=True)
+class Verification:
+    """How the exporter checked the graphs; differences are absolute, on logits."""
+
+    method: Literal["transformers", "self-consistency", "none"]
+    max_difference: float | None
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where the weights come from. `sha256` hashes the single file, or the sorted list of file hashes."""
+
+    name: str
+    format: str
+    revision: str | None
+    sha256: str | None
+    licence: str | None
+
+
+@dataclass(frozen=True)
+class FileEntry:
+    """Size in bytes and SHA-256 of one file of the bundle."""
+
+    size: int
+    sha256: str
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """The whole of manifest.json."""
+
+    format_version: int
+    producer: Producer
+    architecture: Architecture
+    graphs: Graphs
+    kv_cache: KVCache
+    tokens: Tokens
+    target: Target
+    source: Source
+    verification: Verification
+    quantization: Quantization | None = None
+    quality: Quality | None = None
+    files: dict[str, FileEntry] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for name in self.files:
+            _require_plain_path(name)
+        for graph in (self.graphs.prefill, self.graphs.decode):
+            _require_plain_path(graph.file)
+        self._check_tokens()
+
+    def _check_tokens(self) -> None:
+        ids = [*self.tokens.eos, *self.tokens.special]
+        ids += [i for i in (self.tokens.bos, self.tokens.pad) if i is not None]
+        wrong = [i for i in ids if not 0 <= i < self.architecture.vocab_size]
+        if wrong:
+            raise ValueError(f"tokens: id {wrong[0]} is outside the vocabulary of {self.architecture.vocab_size}")
+
+
+def parse_manifest(text: str) -> Manifest:
+    """Read the text of manifest.json.
+
+    Raises:
+        FormatVersionError: another format version.
+        ManifestError: anything else that is not exactly the format.
+    """
+    try:
+        raw = strict_json.loads(text)
+        _require_readable_version(raw)
+        return strict_json.decode(Manifest, raw)
+    except strict_json.StrictJsonError as error:
+        raise ManifestError(f"{MANIFEST_NAME}: {error}. Export the model again, or copy the bundle again.") from error
+
+
+def dump_manifest(manifest: Manifest) -> str:
+    """The text of manifest.json, keys in the order of FORMAT.md."""
+    return json.dumps(strict_json.encode(manifest), indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+
+
+def _require_readable_version(raw: Any) -> None:
+    version = raw.get("format_version") if isinstance(raw, dict) else None
+    if type(version) is not int:
+        raise strict_json.StrictJsonError("format_version: missing or not an integer; this is not an onnxlm manifest")
+    if version not in READABLE_VERSIONS:
+        advice = "upgrade onnxlm" if version > FORMAT_VERSION else "export the model again"
+        raise FormatVersionError(
+            f"{MANIFEST_NAME}: format_version {version} is not readable by this onnxlm, "
+            f"which reads {', '.join(map(str, READABLE_VERSIONS))}: {advice}."
+        )
+
+
+def _require_plain_path(name: str) -> None:
+    path = PurePosixPath(name)
+    plain = name and not path.is_absolute() and ".." not in path.parts and "\\" not in name and ":" not in name
+    if not plain or "\0" in name or str(path) != name or name == MANIFEST_NAME:
+        raise ValueError(f"files: {name!r} is not a plain path inside the bundle")
+
+
+def _at_least_one(**values: int) -> None:
+    for name, value in values.items():
+        if value < 1:
+            raise ValueError(f"{name} must be at least 1, got {value}")
