@@ -54,16 +54,16 @@ class LazyGroup(click.Group):
         try:
             return super().invoke(ctx)
         except OnnxlmError as error:
-            raise _cli_error(error) from error
+            raise _Failure(error) from error
         except BrokenPipeError:
             sys.stderr.close()  # the reader went away: nothing to say, and nowhere to say it
             sys.exit(141)
 
 
-def _cli_error(error: OnnxlmError) -> click.ClickException:
-    shown = click.ClickException(str(error))
-    shown.exit_code = error.exit_code
-    return shown
+class _Failure(click.ClickException):
+    def __init__(self, error: OnnxlmError) -> None:
+        super().__init__(str(error))
+        self.exit_code = error.exit_code  # type: ignore[misc]  # click declares it per class, ours is per error
 
 
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
