@@ -11,6 +11,7 @@ OnnxlmError                      catch this one to catch them all
 ├── QuantizationError            the recipe cannot be applied to this bundle
 ├── ProviderError                the execution provider cannot start; never a silent fall-back
 ├── ExecutionError               a step failed inside ONNX Runtime
+├── OptionError                  an option of the engine or a command is out of range
 ├── RequestError                 a request was refused before it reached the engine
 │   ├── PromptTooLongError       prompt (plus max_tokens) does not fit the context
 │   ├── ChatTemplateError        the chat template is missing or failed to render
@@ -66,6 +67,10 @@ class ProviderError(OnnxlmError):
 
 class ExecutionError(OnnxlmError):
     """ONNX Runtime failed while loading or running a graph."""
+
+
+class OptionError(OnnxlmError):
+    """An option of the engine or of a command is out of range or contradicts another."""
 
 
 class RequestError(OnnxlmError):
