@@ -3,6 +3,7 @@
 import hashlib
 import os
 import shutil
+import stat
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -33,8 +34,10 @@ class Bundle:
         return name in self.manifest.files
 
 
-def open_bundle(folder: str | Path, *, verify: bool = False) -> Bundle:
+def open_bundle(folder: str | Path, *, verify: bool = False, progress: Callable[[int], None] | None = None) -> Bundle:
     """Open a bundle, checking the manifest and every file's size; with `verify` every file's hash as well.
+
+    `progress` is told the bytes of each piece that was hashed.
 
     Raises:
         BundleError: the folder is not there.
@@ -48,7 +51,7 @@ def open_bundle(folder: str | Path, *, verify: bool = False) -> Bundle:
     for name, entry in bundle.manifest.files.items():
         _check_file(folder, name, entry)
         if verify:
-            _check_hash(folder, name, entry)
+            _check_hash(folder, name, entry, progress)
     return bundle
 
 
@@ -94,38 +97,57 @@ def sha256_of(path: Path, progress: Callable[[int], None] | None = None) -> str:
 
 
 def _read_manifest(folder: Path) -> str:
-    path = folder / MANIFEST_NAME
-    if not folder.is_dir():
-        raise BundleError(f"{folder}: no such folder. A bundle is a folder written by `onnxlm export` or `quantize`.")
-    if not path.is_file():
-        raise ManifestError(f"{folder}: no {MANIFEST_NAME}; this is not a bundle, or it was only half copied.")
-    if path.stat().st_size > MAX_MANIFEST_BYTES:
-        raise ManifestError(f"{path}: larger than {MAX_MANIFEST_BYTES >> 20} MiB; this is not an onnxlm manifest.")
     try:
+        if not folder.is_dir():
+            raise BundleError(f"{folder}: no such folder. A bundle is a folder that `onnxlm export` wrote.")
+        path = _inside(folder, MANIFEST_NAME)
+        if not path.is_file():
+            raise ManifestError(f"{folder}: no {MANIFEST_NAME}; this is not a bundle, or it was only half copied.")
+        if path.stat().st_size > MAX_MANIFEST_BYTES:
+            raise ManifestError(f"{path}: larger than {MAX_MANIFEST_BYTES >> 20} MiB; this is not an onnxlm manifest.")
         return path.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
-        raise ManifestError(f"{path}: not UTF-8 text ({error}). Copy the bundle again.") from error
-    except OSError as error:
-        raise BundleError(f"{path}: cannot be read ({error.strerror}).") from error
+        raise ManifestError(f"{folder}: {MANIFEST_NAME} is not UTF-8 text ({error}). Copy the bundle again.") from error
+    except (OSError, ValueError) as error:  # no permission; a NUL in the name
+        raise BundleError(f"{folder}: {MANIFEST_NAME} cannot be read ({error}).") from error
+
+
+def _inside(folder: Path, name: str) -> Path:
+    """The real path of a file of the bundle; IntegrityError when it is a link that leaves the folder."""
+    try:
+        real = (folder / name).resolve()
+    except RuntimeError as error:  # Python 3.11 and 3.12 raise this for a loop of links
+        raise IntegrityError(f"{folder}: {name} is a link to itself.") from error
+    if not real.is_relative_to(folder.resolve()):
+        raise IntegrityError(
+            f"{folder}: {name} is a link to {real}, outside the bundle, and is not followed. "
+            f"Copy the bundle with its files in place (cp -rL)."
+        )
+    return real
 
 
 def _check_file(folder: Path, name: str, entry: FileEntry) -> None:
-    path = folder / name
     try:
-        real = path.resolve(strict=True)
-    except (OSError, RuntimeError) as error:
+        real = _inside(folder, name)
+        status = real.stat()
+    except (FileNotFoundError, NotADirectoryError) as error:
         raise IntegrityError(f"{folder}: {name} is missing; the bundle was only half copied. Copy it again.") from error
-    if not real.is_relative_to(folder.resolve()):
-        raise IntegrityError(f"{folder}: {name} is a link to {real}, outside the bundle, and is not followed.")
-    if not real.is_file():
+    except OSError as error:
+        raise IntegrityError(f"{folder}: {name} cannot be read ({error.strerror}).") from error
+    if not stat.S_ISREG(status.st_mode):
         raise IntegrityError(f"{folder}: {name} is not a regular file.")
-    size = real.stat().st_size
-    if size != entry.size:
-        raise IntegrityError(f"{folder}: {name} has {size} bytes instead of {entry.size}. Copy the bundle again.")
+    if status.st_size != entry.size:
+        raise IntegrityError(
+            f"{folder}: {name} has {status.st_size} bytes instead of {entry.size}. Copy the bundle again."
+        )
 
 
-def _check_hash(folder: Path, name: str, entry: FileEntry) -> None:
-    if sha256_of(folder / name) != entry.sha256:
+def _check_hash(folder: Path, name: str, entry: FileEntry, progress: Callable[[int], None] | None) -> None:
+    try:
+        actual = sha256_of(folder / name, progress)
+    except OSError as error:
+        raise IntegrityError(f"{folder}: {name} cannot be read ({error.strerror}).") from error
+    if actual != entry.sha256:
         raise IntegrityError(
             f"{folder}: {name} was altered: its SHA-256 is not the recorded one. Copy the bundle again."
         )

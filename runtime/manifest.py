@@ -1,22 +1,31 @@
 """manifest.json: what a bundle holds, as frozen dataclasses. FORMAT.md is the specification of this file."""
 
 import json
+import re
 from dataclasses import dataclass, field
-from pathlib import PurePosixPath
 from typing import Any, Literal
 
 from . import strict_json
 from .errors import FormatVersionError, ManifestError
+from .kv_sizes import kv_bytes_per_token
+from .ports import DTYPE_BITS, DType, Phase, Port, check_ports
+
+__all__ = [
+    "DTYPE_BITS", "FORMAT_VERSION", "MANIFEST_NAME", "MAX_MANIFEST_BYTES", "READABLE_VERSIONS",
+    "Architecture", "Calibration", "DType", "FileEntry", "Graph", "Graphs", "KVCache", "Layer", "Manifest", "Port",
+    "Producer", "Quality", "Quantization", "QuantizedTensor", "Source", "Target", "Tokens", "Verification",
+    "dump_manifest", "parse_manifest",
+]  # fmt: skip
 
 FORMAT_VERSION = 1
 READABLE_VERSIONS = (1,)  # FORMAT_VERSION and the one before it, once there is one
 MANIFEST_NAME = "manifest.json"
-MAX_MANIFEST_BYTES = 64 << 20
+MAX_MANIFEST_BYTES = 16 << 20
 
-DType = Literal["float32", "float16", "bfloat16", "int64", "int32", "int8", "uint8"]
-DTYPE_BITS: dict[str, int] = {
-    "float32": 32, "float16": 16, "bfloat16": 16, "int64": 64, "int32": 32, "int8": 8, "uint8": 8,
-}  # fmt: skip
+_PLAIN_PATH = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.\-]*(/[A-Za-z0-9_][A-Za-z0-9_.\-]*)*")
+_MAX_PATH = 200
+_SHA256 = re.compile(r"[0-9a-f]{64}")
+_ORT_VERSION = re.compile(r"\d{1,4}(\.\d{1,4}){1,2}")
 
 
 @dataclass(frozen=True)
@@ -64,18 +73,10 @@ class Architecture:
             context_length=self.context_length, parameters=self.parameters, layers=len(self.layers),
         )  # fmt: skip
 
-
-@dataclass(frozen=True)
-class Port:
-    """One graph input or output. `shape` mixes sizes and symbols ("batch", "sequence", "capacity")."""
-
-    name: str
-    dtype: DType
-    shape: tuple[int | str, ...]
-    role: Literal[
-        "input_ids", "seqlens_k", "total_sequence_length", "logits_index", "past_key", "past_value",
-        "logits", "present_key", "present_value",
-    ]  # fmt: skip
+    @property
+    def cache_rows(self) -> tuple[tuple[int, int], ...]:
+        """(kv_heads, head_dim) of each layer: the sizes that its keys and values have."""
+        return tuple((layer.kv_heads, layer.head_dim) for layer in self.layers)
 
 
 @dataclass(frozen=True)
@@ -126,6 +127,10 @@ class Target:
     min_onnxruntime: str
     operators: tuple[str, ...]
 
+    def __post_init__(self) -> None:
+        if not _ORT_VERSION.fullmatch(self.min_onnxruntime):
+            raise ValueError(f"min_onnxruntime must look like 1.31 or 1.31.1, got {self.min_onnxruntime!r}")
+
 
 @dataclass(frozen=True)
 class QuantizedTensor:
@@ -139,6 +144,10 @@ class QuantizedTensor:
     bytes: int
     relative_error: float
 
+    def __post_init__(self) -> None:
+        _at_least_one(bits=self.bits, bytes=self.bytes)
+        _at_least_zero(group_size=self.group_size, outliers=self.outliers, relative_error=self.relative_error)
+
 
 @dataclass(frozen=True)
 class Calibration:
@@ -146,6 +155,9 @@ class Calibration:
 
     source: str
     tokens: int
+
+    def __post_init__(self) -> None:
+        _at_least_zero(tokens=self.tokens)
 
 
 @dataclass(frozen=True)
@@ -170,6 +182,11 @@ class Quality:
     tokens: int
     onnxruntime: str
 
+    def __post_init__(self) -> None:
+        _at_least_one(tokens=self.tokens)
+        if not 0 <= self.top1 <= 1:
+            raise ValueError(f"top1 is a share between 0 and 1, got {self.top1}")
+
 
 @dataclass(frozen=True)
 class Verification:
@@ -189,6 +206,10 @@ class Source:
     sha256: str | None
     licence: str | None
 
+    def __post_init__(self) -> None:
+        if self.sha256 is not None:
+            _require_sha256(self.sha256)
+
 
 @dataclass(frozen=True)
 class FileEntry:
@@ -196,6 +217,10 @@ class FileEntry:
 
     size: int
     sha256: str
+
+    def __post_init__(self) -> None:
+        _at_least_zero(size=self.size)
+        _require_sha256(self.sha256)
 
 
 @dataclass(frozen=True)
@@ -216,11 +241,28 @@ class Manifest:
     files: dict[str, FileEntry] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        for name in self.files:
-            _require_plain_path(name)
-        for graph in (self.graphs.prefill, self.graphs.decode):
-            _require_plain_path(graph.file)
+        if self.format_version != FORMAT_VERSION:
+            raise ValueError(f"format_version must be {FORMAT_VERSION}, got {self.format_version}")
+        self._check_files()
+        self._check_graphs()
         self._check_tokens()
+
+    def _check_files(self) -> None:
+        for name in [*self.files, self.graphs.prefill.file, self.graphs.decode.file]:
+            _require_plain_path(name)
+        if len({name.lower() for name in self.files}) < len(self.files):
+            raise ValueError("files: two names differ only in case, and would be one file on some systems")
+
+    def _check_graphs(self) -> None:
+        rows, cache = self.architecture.cache_rows, self.kv_cache
+        phases: tuple[tuple[Phase, Graph], ...] = (("prefill", self.graphs.prefill), ("decode", self.graphs.decode))
+        for phase, graph in phases:
+            check_ports(phase, graph.inputs, graph.outputs, rows, cache.dtype, self.architecture.vocab_size)
+        expected = kv_bytes_per_token(rows, DTYPE_BITS[cache.dtype])
+        if cache.bytes_per_token != expected:
+            raise ValueError(
+                f"kv_cache: bytes_per_token is {cache.bytes_per_token}, but the layers need {expected} in {cache.dtype}"
+            )
 
     def _check_tokens(self) -> None:
         ids = [*self.tokens.eos, *self.tokens.special]
@@ -263,13 +305,23 @@ def _require_readable_version(raw: Any) -> None:
 
 
 def _require_plain_path(name: str) -> None:
-    path = PurePosixPath(name)
-    plain = name and not path.is_absolute() and ".." not in path.parts and "\\" not in name and ":" not in name
-    if not plain or "\0" in name or str(path) != name or name == MANIFEST_NAME:
-        raise ValueError(f"files: {name!r} is not a plain path inside the bundle")
+    if not _PLAIN_PATH.fullmatch(name) or len(name) > _MAX_PATH or name.lower() == MANIFEST_NAME:
+        shown = repr(name[:_MAX_PATH])
+        raise ValueError(f"files: {shown} is not a plain path inside the bundle (letters, digits, . _ - and /)")
+
+
+def _require_sha256(text: str) -> None:
+    if not _SHA256.fullmatch(text):
+        raise ValueError(f"sha256 must be 64 lower-case hexadecimal digits, got {text[:70]!r}")
 
 
 def _at_least_one(**values: int) -> None:
     for name, value in values.items():
         if value < 1:
             raise ValueError(f"{name} must be at least 1, got {value}")
+
+
+def _at_least_zero(**values: float) -> None:
+    for name, value in values.items():
+        if value < 0:
+            raise ValueError(f"{name} must not be negative, got {value}")

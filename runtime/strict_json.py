@@ -5,13 +5,21 @@ Unknown keys are errors: a misspelt key must never be a silent default.
 """
 
 import dataclasses
+import functools
 import json
 import math
+import reprlib
 import types
+from collections import Counter
 from collections.abc import Callable
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 T = TypeVar("T")
+
+MAX_DEPTH = 64
+_INT64 = range(-(1 << 63), 1 << 63)
+_SHORT = reprlib.Repr()
+_SHORT.maxstring = _SHORT.maxother = 60
 
 
 class StrictJsonError(ValueError):
@@ -19,13 +27,18 @@ class StrictJsonError(ValueError):
 
 
 def loads(text: str) -> Any:
-    """Parse JSON; refuses duplicate keys, NaN and Infinity, and nesting that Python cannot hold."""
+    """Parse JSON that any other reader would read alike.
+
+    Refused: duplicate keys, NaN and infinite numbers, integers beyond 64 bits, half surrogate pairs, deep nesting.
+    """
     try:
-        return json.loads(text, object_pairs_hook=_no_duplicates, parse_constant=_no_constant)
+        value = json.loads(text, object_pairs_hook=_no_duplicates, parse_constant=_no_constant)
     except RecursionError as error:
         raise StrictJsonError("the JSON is nested too deeply") from error
     except ValueError as error:
         raise StrictJsonError(str(error)) from error
+    _require_portable(value, MAX_DEPTH)
+    return value
 
 
 def decode(kind: type[T], value: Any, where: str = "") -> T:
@@ -48,14 +61,36 @@ def encode(value: Any) -> Any:
 def _no_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     result = dict(pairs)
     if len(result) != len(pairs):
-        names = [name for name, _ in pairs]
-        twice = next(name for name in names if names.count(name) > 1)
+        twice = Counter(name for name, _ in pairs).most_common(1)[0][0]
         raise ValueError(f"key {twice!r} appears twice in one object")
     return result
 
 
 def _no_constant(name: str) -> Any:
     raise ValueError(f"{name} is not a JSON number")
+
+
+def _require_portable(value: Any, depth: int) -> None:
+    if not depth:
+        raise StrictJsonError(f"the JSON is nested more than {MAX_DEPTH} levels deep")
+    if isinstance(value, dict):
+        for name, item in value.items():
+            _require_portable(name, depth)
+            _require_portable(item, depth - 1)
+    elif isinstance(value, list):
+        for item in value:
+            _require_portable(item, depth - 1)
+    else:
+        _require_portable_scalar(value)
+
+
+def _require_portable_scalar(value: Any) -> None:
+    if isinstance(value, int) and value not in _INT64:
+        raise StrictJsonError(f"{_show(value)} does not fit 64 bits")
+    if isinstance(value, float) and not math.isfinite(value):
+        raise StrictJsonError("a number is too large for 64-bit floating point")
+    if isinstance(value, str) and not value.isascii() and any("\ud800" <= letter <= "\udfff" for letter in value):
+        raise StrictJsonError(f"{_show(value)} holds half a surrogate pair, which is no text")
 
 
 def _decode(kind: Any, value: Any, where: str) -> Any:
@@ -72,9 +107,8 @@ def _decode(kind: Any, value: Any, where: str) -> Any:
 def _decode_dataclass(kind: Any, value: Any, where: str) -> Any:
     if not isinstance(value, dict):
         raise StrictJsonError(f"{where or 'the document'}: expected an object, got {_show(value)}")
-    hints = get_type_hints(kind)
-    fields = {f.name: f for f in dataclasses.fields(kind)}
-    unknown = sorted(set(value) - set(fields))
+    hints, fields = _hints(kind), {f.name: f for f in dataclasses.fields(kind)}
+    unknown = [name for name in value if name not in fields]
     if unknown:
         raise StrictJsonError(f"{_join(where, unknown[0])}: unknown key; known keys are {', '.join(fields)}")
     missing = [name for name, field in fields.items() if name not in value and _required(field)]
@@ -87,6 +121,11 @@ def _decode_dataclass(kind: Any, value: Any, where: str) -> Any:
         raise
     except ValueError as error:  # a rule that spans fields, from __post_init__
         raise StrictJsonError(f"{where or 'the document'}: {error}") from error
+
+
+@functools.cache  # resolving the hints of every tensor of a large model again would dominate the parse
+def _hints(kind: Any) -> dict[str, Any]:
+    return get_type_hints(kind)
 
 
 def _required(field: "dataclasses.Field[Any]") -> bool:
@@ -103,6 +142,9 @@ def _decode_tuple(kind: Any, value: Any, where: str) -> tuple[Any, ...]:
 def _decode_dict(kind: Any, value: Any, where: str) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise StrictJsonError(f"{where}: expected an object, got {_show(value)}")
+    wrong = [name for name in value if not isinstance(name, str)]
+    if wrong:
+        raise StrictJsonError(f"{where}: expected a string as key, got {_show(wrong[0])}")
     item_kind = get_args(kind)[1]
     return {name: _decode(item_kind, item, _join(where, name)) for name, item in value.items()}
 
@@ -151,10 +193,11 @@ _GENERIC: dict[Any, Callable[[Any, Any, str], Any]] = {
 _NAMES: dict[Any, str] = {str: "a string", int: "an integer", float: "a number", bool: "true or false"}
 
 
-def _join(where: str, name: str) -> str:
-    return f"{where}.{name}" if where else name
+def _join(where: str, name: Any) -> str:
+    plain = isinstance(name, str) and name.isprintable() and len(name) <= 60
+    shown = name if plain else _show(name)  # a key may hold control characters, and ends up on a terminal
+    return f"{where}.{shown}" if where else str(shown)
 
 
 def _show(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 60 else f"{text[:57]}..."
+    return _SHORT.repr(value)

@@ -1,0 +1,131 @@
+"""What goes in and out of the two graphs, by role: the table that a manifest's graphs are checked against."""
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+Phase = Literal["prefill", "decode"]
+Role = Literal[
+    "input_ids", "seqlens_k", "total_sequence_length", "logits_index", "past_key", "past_value",
+    "logits", "present_key", "present_value",
+]  # fmt: skip
+DType = Literal["float32", "float16", "bfloat16", "int64", "int32", "int8", "uint8"]
+DTYPE_BITS: dict[str, int] = {
+    "float32": 32, "float16": 16, "bfloat16": 16, "int64": 64, "int32": 32, "int8": 8, "uint8": 8,
+}  # fmt: skip
+FLOATS = ("float32", "float16", "bfloat16")
+
+INPUT_ROLES: dict[Phase, tuple[Role, ...]] = {
+    "prefill": ("input_ids", "seqlens_k", "total_sequence_length", "logits_index"),
+    "decode": ("input_ids", "seqlens_k", "total_sequence_length"),
+}
+CACHE_ROLES: tuple[tuple[Role, Role], ...] = (("past_key", "present_key"), ("past_value", "present_value"))
+
+
+@dataclass(frozen=True)
+class Port:
+    """One graph input or output. `shape` mixes sizes and symbols ("batch", "sequence", "capacity")."""
+
+    name: str
+    dtype: DType
+    shape: tuple[int | str, ...]
+    role: Role
+
+    def __post_init__(self) -> None:
+        if not self.name or not all(_is_dimension(size) for size in self.shape):
+            raise ValueError(f"a port needs a name and sizes that are symbols or at least 1, got {self}")
+
+
+@dataclass(frozen=True)
+class Expected:
+    """What a port of one role must be; a symbol in `shape` stands for any size, named or not."""
+
+    dtypes: tuple[str, ...]
+    shape: tuple[int | str, ...]
+
+    def check(self, port: Port, where: str) -> None:
+        """Raise ValueError if `port` cannot be this."""
+        same_rank = len(port.shape) == len(self.shape)
+        if not same_rank or any(not _fits(got, wanted) for got, wanted in zip(port.shape, self.shape, strict=True)):
+            raise ValueError(f"{where}: {port.name} has shape {list(port.shape)}, not {list(self.shape)}")
+        if port.dtype not in self.dtypes:
+            raise ValueError(f"{where}: {port.name} is {port.dtype}, not {' or '.join(self.dtypes)}")
+
+
+def check_ports(
+    phase: Phase,
+    inputs: Sequence[Port],
+    outputs: Sequence[Port],
+    cache: Sequence[tuple[int, int]],
+    cache_dtype: DType,
+    vocab_size: int,
+) -> None:
+    """Check that a graph has exactly the ports of its phase.
+
+    Args:
+        phase: which of the two graphs.
+        inputs, outputs: the ports of the manifest.
+        cache: (kv_heads, head_dim) of each layer; the cache ports of a role stand in the order of the layers.
+        cache_dtype: element type of the cache.
+        vocab_size: width of the logits.
+
+    Raises:
+        ValueError: names the graph, the port and what it should be.
+    """
+    expected_inputs = {**_plain_inputs(phase), **_cache_ports("past", cache, cache_dtype)}
+    expected_outputs = {
+        "logits": [Expected(FLOATS, ("batch", vocab_size))],
+        **_cache_ports("present", cache, cache_dtype),
+    }
+    _check_side(f"graphs.{phase}.inputs", inputs, expected_inputs)
+    _check_side(f"graphs.{phase}.outputs", outputs, expected_outputs)
+
+
+def _plain_inputs(phase: Phase) -> dict[str, list[Expected]]:
+    sequence: int | str = "sequence" if phase == "prefill" else 1
+    plain = {
+        "input_ids": Expected(("int64",), ("batch", sequence)),
+        "seqlens_k": Expected(("int32",), ("batch",)),
+        "total_sequence_length": Expected(("int32",), ()),
+        "logits_index": Expected(("int64",), ("batch",)),
+    }
+    return {role: [plain[role]] for role in INPUT_ROLES[phase]}
+
+
+def _cache_ports(prefix: str, cache: Sequence[tuple[int, int]], dtype: DType) -> dict[str, list[Expected]]:
+    rows = [Expected((dtype,), ("batch", kv_heads, "capacity", head_dim)) for kv_heads, head_dim in cache]
+    return {f"{prefix}_key": rows, f"{prefix}_value": rows}
+
+
+def _check_side(where: str, ports: Sequence[Port], expected: dict[str, list[Expected]]) -> None:
+    twice = [name for name, count in Counter(port.name for port in ports).items() if count > 1]
+    if twice:
+        raise ValueError(f"{where}: the name {twice[0]!r} appears twice")
+    stray = [port for port in ports if port.role not in expected]
+    if stray:
+        raise ValueError(f"{where}: {stray[0].name} has the role {stray[0].role}, which does not belong here")
+    for role, wanted in expected.items():
+        found = [port for port in ports if port.role == role]
+        if len(found) != len(wanted):
+            raise ValueError(f"{where}: {len(found)} ports of role {role}, not {len(wanted)}")
+        for port, shape in zip(found, wanted, strict=True):
+            shape.check(port, where)
+
+
+def cache_pairs(inputs: Sequence[Port], outputs: Sequence[Port]) -> Iterator[tuple[Port, Port]]:
+    """Each cache input with the output that is bound to the same memory: all keys, then all values, layer by layer."""
+    for past, present in CACHE_ROLES:
+        yield from zip(
+            (port for port in inputs if port.role == past),
+            (port for port in outputs if port.role == present),
+            strict=True,
+        )
+
+
+def _is_dimension(size: int | str) -> bool:
+    return bool(size) if isinstance(size, str) else size >= 1
+
+
+def _fits(got: int | str, wanted: int | str) -> bool:
+    return isinstance(got, str) if isinstance(wanted, str) else got == wanted
