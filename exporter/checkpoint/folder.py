@@ -1,0 +1,117 @@
+"""A Hugging Face folder: config.json, safetensors in one file or many, tokenizer files."""
+
+import json
+import re
+from collections.abc import Mapping
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from runtime.errors import CheckpointError, UnsupportedError
+
+from .checkpoint import Checkpoint
+from .names import text_model_tensors
+from .safetensors_file import SafetensorsTensor, read_safetensors
+
+INDEX = "model.safetensors.index.json"
+SINGLE = "model.safetensors"
+
+
+def open_folder(folder: Path) -> Checkpoint:
+    """Open a Hugging Face folder; reads configuration and headers, no weights.
+
+    Raises:
+        CheckpointError: a file is missing or broken.
+        UnsupportedError: weights in another format than safetensors.
+    """
+    outer = read_json(folder / "config.json")
+    config = text_config(outer, folder / "config.json")
+    tensors = _read_shards(folder)
+    generation = folder / "generation_config.json"
+    return Checkpoint(
+        name=folder.resolve().name,
+        format="safetensors",
+        config=config,
+        generation_config=read_json(generation) if generation.is_file() else {},
+        tensors=text_model_tensors(tensors, config, nested="text_config" in outer),
+        files=tuple(sorted({tensor.range.path for tensor in tensors.values()})),
+        licence=_licence(folder),
+    )
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """A JSON object; config.json may hold Infinity, so this is Python's JSON and not the strict one."""
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise CheckpointError(f"{path}: missing. Download the whole model folder.") from error
+    except (OSError, ValueError, RecursionError) as error:
+        raise CheckpointError(f"{path}: cannot be read as JSON: {error}") from error
+    if not isinstance(value, dict):
+        raise CheckpointError(f"{path}: must hold a JSON object.")
+    return value
+
+
+def text_config(outer: Mapping[str, Any], where: Path) -> dict[str, Any]:
+    """The text model's config: `text_config` where there is one, with what only the outer level states."""
+    inner = outer.get("text_config")
+    if inner is None:
+        return dict(outer)
+    if not isinstance(inner, dict):
+        raise CheckpointError(f"{where}: text_config must be an object.")
+    shared = ("tie_word_embeddings", "bos_token_id", "eos_token_id", "pad_token_id", "quantization_config")
+    return {**{key: outer[key] for key in shared if key in outer}, **inner}
+
+
+def _read_shards(folder: Path) -> dict[str, SafetensorsTensor]:
+    index = folder / INDEX
+    if index.is_file():
+        return _read_indexed(folder, index)
+    if (folder / SINGLE).is_file():
+        return read_safetensors(folder / SINGLE)
+    others = sorted(path.name for path in folder.glob("*.safetensors"))
+    if len(others) == 1 and not others[0].startswith(("adapter", "consolidated")):
+        return read_safetensors(folder / others[0])
+    if (folder / "pytorch_model.bin").is_file() or (folder / "pytorch_model.bin.index.json").is_file():
+        raise UnsupportedError(
+            f"{folder}: the weights are in pytorch_model.bin, a pickle that could run code. Convert it first: "
+            "transformers' AutoModelForCausalLM.from_pretrained(...).save_pretrained(...) writes safetensors."
+        )
+    found = f" It holds {', '.join(others)}." if others else ""
+    raise CheckpointError(f"{folder}: no {SINGLE} and no {INDEX}.{found} Download the whole model folder.")
+
+
+def _read_indexed(folder: Path, index: Path) -> dict[str, SafetensorsTensor]:
+    weight_map = read_json(index).get("weight_map")
+    if not isinstance(weight_map, dict) or not all(isinstance(file, str) for file in weight_map.values()):
+        raise CheckpointError(f"{index}: weight_map must map tensor names to file names.")
+    tensors: dict[str, SafetensorsTensor] = {}
+    for file in sorted(set(weight_map.values())):
+        for name, tensor in _read_shard(folder, file).items():
+            if name in tensors:
+                raise CheckpointError(f"{folder}: tensor {name!r} is in {tensors[name].range.path.name} and in {file}.")
+            tensors[name] = tensor
+    for name, file in weight_map.items():
+        if name not in tensors or tensors[name].range.path.name != PurePosixPath(file).name:
+            raise CheckpointError(
+                f"{index}: tensor {name!r} should be in {file}, but is not. Download that file again."
+            )
+    return tensors
+
+
+def _read_shard(folder: Path, file: str) -> dict[str, SafetensorsTensor]:
+    if PurePosixPath(file).is_absolute() or ".." in PurePosixPath(file).parts:
+        raise CheckpointError(f"{folder / INDEX}: {file!r} is not a file of this folder.")
+    if not (folder / file).is_file():
+        raise CheckpointError(f"{folder / file}: this shard is named by {INDEX} and missing. Download it again.")
+    return read_safetensors(folder / file)
+
+
+def _licence(folder: Path) -> str | None:
+    """`license:` of the front matter of README.md, where there is one."""
+    try:
+        head = (folder / "README.md").read_text(encoding="utf-8", errors="replace")[:20_000]
+    except OSError:
+        return None
+    front = re.match(r"---\n(.*?)\n---", head, re.DOTALL)
+    found = re.search(r"^license:[ \t]*(\S+)", front.group(1), re.MULTILINE) if front else None
+    return found.group(1).strip("\"'") if found else None

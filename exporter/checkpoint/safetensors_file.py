@@ -1,0 +1,120 @@
+"""The header of a .safetensors file, checked before anything is allocated, and its tensors."""
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from runtime import strict_json
+from runtime.errors import CheckpointError, UnsupportedError
+
+from .checkpoint import FloatArray, PackedTensor
+from .stored import BlockFormat, Bytes, FileRange, read_float32
+
+MAX_HEADER_BYTES = 100_000_000  # the limit of the reference implementation
+
+ITEM_BYTES = {
+    "F64": 8, "F32": 4, "F16": 2, "BF16": 2, "F8_E4M3": 1, "F8_E5M2": 1, "F8_E8M0": 1,
+    "I64": 8, "I32": 4, "I16": 2, "I8": 1, "U64": 8, "U32": 4, "U16": 2, "U8": 1, "BOOL": 1,
+}  # fmt: skip
+
+
+def _bfloat16(data: Bytes) -> FloatArray:
+    wide = data.view("<u2").astype(np.uint32)
+    wide <<= 16
+    return wide.view(np.float32)
+
+
+FLOATS = {
+    "F64": BlockFormat(1, 8, lambda data: data.view("<f8").astype(np.float32)),
+    "F32": BlockFormat(1, 4, lambda data: data.view("<f4")),
+    "F16": BlockFormat(1, 2, lambda data: data.view("<f2").astype(np.float32)),
+    "BF16": BlockFormat(1, 2, _bfloat16),
+}
+
+
+@dataclass(frozen=True)
+class SafetensorsTensor:
+    """One tensor of a .safetensors file."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+    range: FileRange
+
+    def read(self) -> FloatArray:
+        """The values in float32."""
+        where = f"{self.range.path.name}: {self.name}"
+        form = FLOATS.get(self.dtype)
+        if form is None:
+            raise UnsupportedError(f"{where}: stored as {self.dtype}; readable as weights are {', '.join(FLOATS)}.")
+        return read_float32(self.range, self.shape, form, where)
+
+    def packed(self) -> PackedTensor | None:
+        """None: plain values have no codes."""
+        return None
+
+
+def read_safetensors(path: Path) -> dict[str, SafetensorsTensor]:
+    """The tensors of one file, by stored name; reads the header only.
+
+    Raises:
+        CheckpointError: truncated, or a header that does not describe this file.
+    """
+    try:
+        size = path.stat().st_size
+        text = _read_header(path, size)
+    except OSError as error:
+        raise CheckpointError(f"{path}: cannot be read: {error}") from error
+    try:
+        header = strict_json.loads(text.decode())
+    except ValueError as error:
+        raise CheckpointError(f"{path}: the header is not JSON: {error}. Download the file again.") from error
+    if not isinstance(header, dict):
+        raise CheckpointError(f"{path}: the header is not a JSON object.")
+    start = 8 + len(text)
+    tensors = [_parse_entry(name, entry, start, path) for name, entry in header.items() if name != "__metadata__"]
+    _require_tiling(tensors, start, size, path)
+    return {tensor.name: tensor for tensor in tensors}
+
+
+def _read_header(path: Path, size: int) -> bytes:
+    with path.open("rb") as file:
+        prefix = file.read(8)
+        if len(prefix) < 8:
+            raise CheckpointError(f"{path}: {size} bytes are too few for a safetensors file. Download it again.")
+        length = int.from_bytes(prefix, "little")
+        if length > min(MAX_HEADER_BYTES, size - 8):
+            raise CheckpointError(
+                f"{path}: states a header of {length} bytes in a file of {size}: truncated, or not safetensors. "
+                "Download the file again (a Git LFS pointer is a small text file)."
+            )
+        return file.read(length)
+
+
+def _parse_entry(name: str, entry: Any, start: int, path: Path) -> SafetensorsTensor:
+    where = f"{path}: tensor {name!r}"
+    try:
+        dtype, shape, (begin, end) = entry["dtype"], tuple(entry["shape"]), entry["data_offsets"]
+    except (TypeError, KeyError, ValueError) as error:
+        raise CheckpointError(f"{where}: the header must give dtype, shape and two data_offsets.") from error
+    if not isinstance(dtype, str) or dtype not in ITEM_BYTES:
+        raise UnsupportedError(f"{where}: dtype {dtype!r}; known are {', '.join(ITEM_BYTES)}.")
+    if not all(type(number) is int and number >= 0 for number in (*shape, begin, end)):
+        raise CheckpointError(f"{where}: shape and data_offsets must be integers of at least 0.")
+    if end - begin != math.prod(shape) * ITEM_BYTES[dtype]:
+        raise CheckpointError(f"{where}: {end - begin} bytes for {dtype} {list(shape)}; the header is damaged.")
+    return SafetensorsTensor(name, shape, dtype, FileRange(path, start + begin, end - begin))
+
+
+def _require_tiling(tensors: list[SafetensorsTensor], start: int, size: int, path: Path) -> None:
+    """The format allows no holes and no overlaps; whatever breaks that is damage."""
+    position = start
+    for tensor in sorted(tensors, key=lambda tensor: (tensor.range.offset, tensor.range.size)):
+        if tensor.range.offset != position:
+            raise CheckpointError(f"{path}: tensor {tensor.name!r} does not start where the one before it ends.")
+        position += tensor.range.size
+    if position != size:
+        raise CheckpointError(f"{path}: the tensors end at byte {position}, the file has {size}: download it again.")

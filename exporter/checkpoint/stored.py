@@ -1,0 +1,77 @@
+"""Plain arrays on disk to float32, a megabyte at a time.
+
+Files are read, not mapped: a file that shrinks while it is read must be an error message and not a SIGBUS, and only the
+result may occupy memory.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from runtime.errors import CheckpointError
+
+from .checkpoint import FloatArray
+
+CHUNK_BYTES = 1 << 20  # fastest of 64 KB ... 4 MB: stays in the cache of one core
+
+Bytes = npt.NDArray[np.uint8]
+
+
+@dataclass(frozen=True)
+class FileRange:
+    """`size` bytes of a file from `offset` on."""
+
+    path: Path
+    offset: int
+    size: int
+
+    def read(self, start: int = 0, stop: int | None = None) -> Bytes:
+        """Bytes [start, stop) of the range."""
+        wanted = (self.size if stop is None else stop) - start
+        try:
+            data = np.fromfile(self.path, np.uint8, wanted, offset=self.offset + start)
+        except OSError as error:
+            raise CheckpointError(f"{self.path}: cannot be read: {error}") from error
+        if data.size != wanted:
+            raise CheckpointError(f"{self.path}: ended while it was read; is something still writing it?")
+        return data
+
+
+@dataclass(frozen=True)
+class BlockFormat:
+    """How `block` consecutive values are stored in `bytes` bytes, and what turns them into float32.
+
+    `decode` takes uint8 [rows, bytes] and returns float32 [rows, block].
+    """
+
+    block: int
+    bytes: int
+    decode: Callable[[Bytes], FloatArray]
+
+    def byte_count(self, shape: tuple[int, ...]) -> int:
+        """Bytes of a tensor of this shape, whose last dimension is a multiple of `block`."""
+        return math.prod(shape) // self.block * self.bytes
+
+
+def read_float32(source: FileRange, shape: tuple[int, ...], form: BlockFormat, where: str) -> FloatArray:
+    """The whole tensor in float32; refuses NaN and infinity, naming `where`."""
+    blocks = source.size // form.bytes
+    result = np.empty((blocks, form.block), np.float32)
+    step = max(1, CHUNK_BYTES // form.bytes)
+    for start in range(0, blocks, step):
+        stop = min(start + step, blocks)
+        data = source.read(start * form.bytes, stop * form.bytes)
+        with np.errstate(all="ignore"):  # NaN and infinity get their own message below
+            result[start:stop] = form.decode(data.reshape(stop - start, form.bytes))
+        _require_finite(result[start:stop], where)
+    return result.reshape(shape)
+
+
+def _require_finite(values: FloatArray, where: str) -> None:
+    if not (np.isfinite(values.min()) and np.isfinite(values.max())):  # NaN wins both
+        kind = "NaN" if np.isnan(values).any() else "infinite"
+        raise CheckpointError(f"{where}: holds {kind} values; the checkpoint is broken. Download or convert it again.")
