@@ -1,0 +1,68 @@
+"""The two graphs of a bundle as onnx-ir models, and where their shared weights lie."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import onnx_ir as ir
+
+from runtime.bundle import Bundle
+from runtime.errors import ManifestError, QuantizationError
+
+from .weights_file import Placed
+
+WEIGHTS_NAME = "weights.bin"
+
+
+@dataclass(frozen=True)
+class Graphs:
+    """File name → model, for prefill and decode."""
+
+    models: dict[str, ir.Model]
+
+    def initializers(self) -> dict[str, ir.TensorProtocol]:
+        """External initializers of all graphs, each name once, in order of first appearance.
+
+        Raises:
+            QuantizationError: two graphs mean different bytes by one name.
+        """
+        found: dict[str, ir.TensorProtocol] = {}
+        for file, model in self.models.items():
+            for name, value in model.graph.initializers.items():
+                tensor = value.const_value
+                if not isinstance(tensor, ir.ExternalTensor):
+                    continue
+                if _place(found.setdefault(name, tensor)) != _place(tensor):
+                    raise QuantizationError(
+                        f"{file}: initializer {name!r} is other data than in the graph before it. Export again."
+                    )
+        return found
+
+
+def load_graphs(bundle: Bundle) -> Graphs:
+    """Read the graphs of `bundle`; weights stay on disk.
+
+    Raises:
+        ManifestError: a file is not a readable ONNX graph.
+    """
+    names = (bundle.manifest.graphs.prefill.file, bundle.manifest.graphs.decode.file)
+    return Graphs({name: _load(bundle.path(name)) for name in names})
+
+
+def save_graph(model: ir.Model, path: Path, placed: dict[str, Placed]) -> None:
+    """Write a graph whose external initializers lie at `placed` in weights.bin beside it."""
+    for name, value in model.graph.initializers.items():
+        if isinstance(value.const_value, ir.ExternalTensor):
+            value.const_value = placed[name].tensor(WEIGHTS_NAME, path.parent)
+    ir.save(model, path)
+
+
+def _load(path: Path) -> ir.Model:
+    try:
+        return ir.load(path)
+    except Exception as error:  # protobuf and onnx-ir raise many kinds for a broken file
+        raise ManifestError(f"{path}: not a readable ONNX graph ({error}). Copy the bundle again.") from error
+
+
+def _place(tensor: ir.TensorProtocol) -> tuple[object, ...]:
+    assert isinstance(tensor, ir.ExternalTensor)
+    return tensor.path, tensor.offset, tensor.length

@@ -1,0 +1,53 @@
+"""A quantized matrix in memory: codes, scales and zero points, before they are packed into bytes."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from .scheme import Scheme
+
+Codes = npt.NDArray[np.uint8]
+Floats = npt.NDArray[np.float32]
+
+
+@dataclass(frozen=True)
+class QuantizedMatrix:
+    """`(codes - zero_points) * scales`, groups running along the inputs.
+
+    Attributes:
+        scheme: bits, group size and grid.
+        codes: `[N, K]`, each `0 … scheme.levels`.
+        scales: `[N, groups]`, already rounded to the type they are stored in.
+        zero_points: `[N, groups]`, or None where every zero point is `scheme.middle`.
+    """
+
+    scheme: Scheme
+    codes: Codes
+    scales: Floats
+    zero_points: Codes | None
+
+    def __post_init__(self) -> None:
+        rows, inputs = self.codes.shape
+        assert self.scales.shape == (rows, self.scheme.groups(inputs))
+        assert (self.zero_points is None) == self.scheme.symmetric
+        assert self.zero_points is None or self.zero_points.shape == self.scales.shape
+
+    def rows(self, part: slice) -> "QuantizedMatrix":
+        """Some rows of the matrix, sharing its memory."""
+        zero_points = None if self.zero_points is None else self.zero_points[part]
+        return QuantizedMatrix(self.scheme, self.codes[part], self.scales[part], zero_points)
+
+    def dequantize(self) -> Floats:
+        """The weights that these codes stand for, `[N, K]`."""
+        inputs = self.codes.shape[1]
+        size = self.scheme.group_size
+        zero = np.float32(self.scheme.middle)
+        shifted = self.codes - (zero if self.zero_points is None else _spread(self.zero_points, size, inputs))
+        result: Floats = (shifted * _spread(self.scales, size, inputs)).astype(np.float32, copy=False)
+        return result
+
+
+def _spread(per_group: npt.NDArray[np.generic], size: int, inputs: int) -> Floats:
+    """`[N, groups]` → `[N, inputs]`, each value repeated over the inputs of its group."""
+    return np.repeat(per_group.astype(np.float32), size, axis=1)[:, :inputs]

@@ -1,0 +1,154 @@
+"""The graph edit: MatMul, Gemm and Gather over a float matrix become operators over its packed codes.
+
+1. MatMul(x, W) and Gemm(x, W, transB) → MatMulNBits(x, codes, scales, zero points, bias)
+2. Add(MatMul(x, W), bias) → the bias input of MatMulNBits, which is free
+3. Gather(W, ids) → Reshape(GatherBlockQuantized(codes, ids, scales)): the *output* is reshaped, never the codes,
+   so that a tied head and its embedding read the same bytes
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import onnx_ir as ir
+
+from .scheme import Scheme
+from .sites import use_of
+
+MICROSOFT = "com.microsoft"
+
+
+@dataclass(frozen=True)
+class StoredMatrix:
+    """The initializers of one quantized matrix: uint8 codes, scales in float or float16, zero points or None."""
+
+    scheme: Scheme
+    rows: int
+    inputs: int
+    codes: ir.ExternalTensor
+    scales: ir.ExternalTensor
+    zero_points: ir.ExternalTensor | None
+
+
+def rewrite_graph(graph: ir.Graph, stored: Mapping[str, StoredMatrix], accuracy_level: int) -> None:
+    """Replace every use of the weights named in `stored`, and drop the float initializers."""
+    if MICROSOFT not in graph.opset_imports:
+        graph.opset_imports[MICROSOFT] = 1
+    for name, matrix in stored.items():
+        weight = graph.initializers.get(name)
+        if weight is not None:
+            _Edit(graph, name, matrix, accuracy_level).replace_uses(weight)
+            del graph.initializers[name]
+
+
+class _Edit:
+    """The edit of one matrix in one graph; its initializers are added on first use."""
+
+    def __init__(self, graph: ir.Graph, name: str, matrix: StoredMatrix, accuracy_level: int) -> None:
+        self._graph = graph
+        self._name = name.removesuffix(".weight")
+        self._matrix = matrix
+        self._accuracy_level = accuracy_level
+        self._values: dict[str, ir.Value] = {}
+
+    def replace_uses(self, weight: ir.Value) -> None:
+        for node in list(weight.consumers()):
+            if use_of(node, weight) == "gather":
+                self._gather(node)
+            else:
+                self._multiply(node)
+
+    def _multiply(self, node: ir.Node) -> None:
+        """Cases 1 and 2."""
+        bias, last = _bias_of(node, self._matrix.rows)
+        scheme = self._matrix.scheme
+        attributes = {"K": self._matrix.inputs, "N": self._matrix.rows, "bits": scheme.bits}
+        attributes |= {"block_size": scheme.group_size, "accuracy_level": self._accuracy_level}
+        scales = self._scales(node, last.outputs[0].dtype)
+        inputs = [node.inputs[0], self._codes(), scales, self._zero_points(), None, bias]
+        while inputs[-1] is None:
+            inputs.pop()
+        new = ir.node("MatMulNBits", inputs, attributes, domain=MICROSOFT, name=node.name)
+        _replace([node] if last is node else [node, last], [new])
+
+    def _gather(self, node: ir.Node) -> None:
+        """Case 3. Symmetric only: MatMulNBits and GatherBlockQuantized pack 4-bit zero points differently."""
+        scheme = self._matrix.scheme
+        assert scheme.symmetric
+        groups = scheme.groups(self._matrix.inputs)
+        scales = self._scales(node, node.outputs[0].dtype)
+        shape = self._constant("scales_shape", [self._matrix.rows, groups, 1])
+        scales_3d = ir.node("Reshape", [scales, shape], name=f"{self._name}.scales_3d")
+        attributes = {"bits": scheme.bits, "block_size": scheme.group_size, "gather_axis": 0, "quantize_axis": 2}
+        inputs = [self._codes(), node.inputs[1], scales_3d.outputs[0]]
+        gathered = ir.node("GatherBlockQuantized", inputs, attributes, domain=MICROSOFT, name=node.name)
+        nodes = [scales_3d, gathered, *self._flatten(gathered.outputs[0], groups * scheme.group_size)]
+        _replace([node], nodes)
+
+    def _flatten(self, gathered: ir.Value, padded: int) -> list[ir.Node]:
+        """`[batch, sequence, groups, group_size]` → `[batch, sequence, inputs]`."""
+        shape = self._constant("row_shape", [0, 0, padded])
+        nodes = [ir.node("Reshape", [gathered, shape], name=f"{self._name}.row")]
+        if padded != self._matrix.inputs:
+            bounds = [self._constant("row_start", [0]), self._constant("row_end", [self._matrix.inputs])]
+            axis = self._constant("row_axis", [-1])
+            nodes.append(ir.node("Slice", [nodes[0].outputs[0], *bounds, axis], name=f"{self._name}.row_slice"))
+        return nodes
+
+    def _codes(self) -> ir.Value:
+        return self._initializer("codes", self._matrix.codes)
+
+    def _zero_points(self) -> ir.Value | None:
+        stored = self._matrix.zero_points
+        return None if stored is None else self._initializer("zero_points", stored)
+
+    def _scales(self, before: ir.Node, dtype: ir.DataType | None) -> ir.Value:
+        """The scales in the activations' type; a Cast is folded away when ONNX Runtime loads the graph."""
+        stored = self._initializer("scales", self._matrix.scales)
+        wanted = dtype or ir.DataType.FLOAT
+        if self._matrix.scales.dtype == wanted:
+            return stored
+        if "scales_cast" not in self._values:
+            cast = ir.node("Cast", [stored], {"to": wanted}, name=f"{self._name}.scales_cast")
+            cast.outputs[0].name = f"{self._name}.scales_cast"
+            cast.outputs[0].type = ir.TensorType(wanted)
+            cast.outputs[0].shape = self._matrix.scales.shape
+            self._graph.insert_before(self._graph[0], cast)
+            self._values["scales_cast"] = cast.outputs[0]
+        return self._values["scales_cast"]
+
+    def _initializer(self, part: str, tensor: ir.TensorProtocol) -> ir.Value:
+        if part not in self._values:
+            assert tensor.name is not None
+            value = ir.Value(
+                name=tensor.name,
+                type=ir.TensorType(tensor.dtype),
+                shape=ir.Shape(tensor.shape.numpy()),
+                const_value=tensor,
+            )
+            self._graph.register_initializer(value)
+            self._values[part] = value
+        return self._values[part]
+
+    def _constant(self, part: str, numbers: Sequence[int]) -> ir.Value:
+        return self._initializer(part, ir.tensor(numbers, ir.DataType.INT64, name=f"{self._name}.{part}"))
+
+
+def _bias_of(node: ir.Node, rows: int) -> tuple[ir.Value | None, ir.Node]:
+    """The bias that is added to the product, and the last node of the pattern."""
+    if node.op_type == "Gemm":
+        return (node.inputs[2] if len(node.inputs) > 2 else None), node
+    users = list(node.outputs[0].consumers())
+    if len(users) != 1 or users[0].op_type != "Add" or node.outputs[0].is_graph_output():
+        return None, node
+    others = [value for value in users[0].inputs if value is not node.outputs[0]]
+    bias = others[0] if others else None
+    if bias is None or bias.const_value is None or tuple(bias.const_value.shape) != (rows,):
+        return None, node
+    return bias, users[0]
+
+
+def _replace(old: list[ir.Node], new: list[ir.Node]) -> None:
+    before, after = old[-1].outputs[0], new[-1].outputs[0]
+    graph = old[0].graph
+    assert isinstance(graph, ir.Graph)
+    ir.convenience.replace_nodes_and_values(graph, old[-1], old, new, [before], [after])

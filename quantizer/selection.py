@@ -1,0 +1,29 @@
+"""Which matrices a run quantizes: all of them, less what `--exclude` names."""
+
+from collections.abc import Sequence
+from difflib import get_close_matches
+from fnmatch import fnmatchcase
+
+from runtime.errors import QuantizationError
+
+from .sites import Site
+
+
+def select_sites(sites: Sequence[Site], exclude: Sequence[str]) -> list[Site]:
+    """Sites whose names no pattern of `exclude` matches.
+
+    Raises:
+        QuantizationError: a pattern matches nothing, or nothing is left.
+    """
+    for pattern in exclude:
+        if not any(fnmatchcase(site.name, pattern) for site in sites):
+            raise QuantizationError(_no_match(pattern, [site.name for site in sites]))
+    left = [site for site in sites if not any(fnmatchcase(site.name, pattern) for pattern in exclude)]
+    if not left:
+        raise QuantizationError("no matrix is left to quantize: the patterns of exclude match all of them.")
+    return left
+
+
+def _no_match(pattern: str, names: Sequence[str]) -> str:
+    near = get_close_matches(pattern, names, n=3, cutoff=0.0)
+    return f"exclude: {pattern!r} matches no matrix. Near: {', '.join(near)}. `*` matches any text."

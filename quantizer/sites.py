@@ -1,0 +1,93 @@
+"""Find the weight matrices of a graph, and what multiplies or gathers them."""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+import onnx_ir as ir
+
+Use = Literal["matmul", "gemm", "gather"]
+
+
+@dataclass(frozen=True)
+class Site:
+    """One weight matrix that can be quantized.
+
+    Attributes:
+        name: of the module, `model.layers.3.mlp.down_proj`; what `--exclude` matches.
+        weight: name of its initializer, the same in every graph.
+        role: "table" for token embedding and head, "linear" for all others.
+        rows, inputs: outputs and inputs of the multiplication; a table has one row per token.
+        transposed: stored as `[inputs, rows]`, the layout of MatMul.
+    """
+
+    name: str
+    weight: str
+    role: Literal["linear", "table"]
+    rows: int
+    inputs: int
+    transposed: bool
+
+
+def find_sites(graph: ir.Graph, vocab_size: int) -> Iterator[Site]:
+    """All matrices of one graph that only MatMul, Gemm (`transB`) and Gather (axis 0) use."""
+    for value in graph.initializers.values():
+        uses = [use_of(node, value) for node in value.consumers()]
+        if uses and None not in uses and _is_matrix(value) and len({use == "matmul" for use in uses}) == 1:
+            yield _site(value, set(uses), vocab_size)
+
+
+def use_of(node: ir.Node, weight: ir.Value) -> Use | None:
+    """How `node` uses the matrix `weight`; None for a way that has no quantized operator."""
+    inputs = list(node.inputs)
+    if inputs.count(weight) != 1 or node.domain not in ("", "ai.onnx"):
+        return None
+    if node.op_type == "MatMul" and inputs[1] is weight:
+        return "matmul"
+    if node.op_type == "Gather" and inputs[0] is weight and node.attributes.get_int("axis", 0) == 0:
+        return "gather"
+    if node.op_type == "Gemm" and inputs[1] is weight and _plain_gemm(node):
+        return "gemm"
+    return None
+
+
+def merge_sites(graphs: Iterable[Iterable[Site]]) -> list[Site]:
+    """Sites of several graphs over the same weights, each once, in order of first appearance.
+
+    A weight that two graphs use differently (multiplied in one, gathered too in the other) keeps the wider role.
+    """
+    merged: dict[str, Site] = {}
+    for sites in graphs:
+        for site in sites:
+            known = merged.setdefault(site.weight, site)
+            if site.role == "table" and known.role != "table":
+                merged[site.weight] = site
+    return list(merged.values())
+
+
+def _plain_gemm(node: ir.Node) -> bool:
+    numbers = node.attributes
+    return (
+        numbers.get_int("transB", 0) == 1
+        and numbers.get_int("transA", 0) == 0
+        and numbers.get_float("alpha", 1.0) == 1.0
+        and numbers.get_float("beta", 1.0) == 1.0
+    )
+
+
+def _is_matrix(value: ir.Value) -> bool:
+    return (
+        value.const_value is not None
+        and len(value.const_value.shape) == 2
+        and value.const_value.dtype in (ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
+    )
+
+
+def _site(value: ir.Value, uses: set[Use | None], vocab_size: int) -> Site:
+    assert value.name is not None
+    assert value.const_value is not None
+    first, second = value.const_value.shape.numpy()
+    transposed = "matmul" in uses
+    rows, inputs = (second, first) if transposed else (first, second)
+    role: Literal["linear", "table"] = "table" if "gather" in uses or rows == vocab_size else "linear"
+    return Site(value.name.removesuffix(".weight"), value.name, role, rows, inputs, transposed)

@@ -1,0 +1,70 @@
+"""From a quantized matrix to checked bytes in weights.bin."""
+
+import numpy as np
+import numpy.typing as npt
+import onnx_ir as ir
+
+from runtime.manifest import QuantizedTensor
+
+from .graphs import WEIGHTS_NAME
+from .matrix import Floats, QuantizedMatrix
+from .packing import pack
+from .rewrite import StoredMatrix
+from .scheme import Scheme
+from .unpacking import require_round_trip
+from .weights_file import Placed, WeightsWriter
+
+_CHUNK = 1 << 20
+_HALF_RANGE = (2.0**-12, 2.0**15)  # below, even the largest groups would lose precision
+
+
+def scale_type(weight: Floats, scheme: Scheme, activations: ir.DataType) -> npt.DTypeLike:
+    """The type that the scales of `weight` are stored in.
+
+    Half precision saves half a bit per weight at group 32 where activations are float32, and costs nothing: the Cast is
+    folded when ONNX Runtime loads. A matrix whose largest scale would be subnormal or infinite in it keeps float32.
+    """
+    if activations != ir.DataType.FLOAT:
+        return activations.numpy()
+    largest = float(np.abs(weight).max(initial=0.0)) / scheme.levels
+    return np.float16 if _HALF_RANGE[0] <= largest <= _HALF_RANGE[1] else np.float32
+
+
+def store_matrix(
+    writer: WeightsWriter, name: str, weight: Floats, matrix: QuantizedMatrix, stored: npt.DTypeLike
+) -> tuple[StoredMatrix, QuantizedTensor]:
+    """Pack, check and write one matrix, scales in the type `stored`; `weight` `[N, K]` is what it stands for.
+
+    Raises:
+        QuantizationError: the packed bytes do not decode to the matrix.
+    """
+    packed = pack(matrix, stored)
+    require_round_trip(name, packed, matrix)
+    module = name.removesuffix(".weight")
+    codes = _write(writer, f"{module}.codes", packed.codes)
+    scales = _write(writer, f"{module}.scales", packed.scales)
+    zeros = None if packed.zero_points is None else _write(writer, f"{module}.zero_points", packed.zero_points)
+    rows, inputs = matrix.codes.shape
+    scheme = matrix.scheme
+    entry = QuantizedTensor(
+        name=name, bits=scheme.bits, group_size=scheme.group_size, symmetric=scheme.symmetric, outliers=0,
+        bytes=packed.nbytes, relative_error=relative_error(weight, matrix),
+    )  # fmt: skip
+    return StoredMatrix(scheme, rows, inputs, codes, scales, zeros), entry
+
+
+def relative_error(weight: Floats, matrix: QuantizedMatrix) -> float:
+    """‖W − Ŵ‖ / ‖W‖, by slices of rows."""
+    step = max(1, _CHUNK // weight.shape[1])
+    lost = whole = 0.0
+    for start in range(0, len(weight), step):
+        part = slice(start, start + step)
+        difference = weight[part] - matrix.rows(part).dequantize()
+        lost += float(np.vdot(difference, difference))
+        whole += float(np.vdot(weight[part], weight[part]))
+    return float(np.sqrt(lost / whole)) if whole else 0.0
+
+
+def _write(writer: WeightsWriter, name: str, array: npt.NDArray[np.generic]) -> ir.ExternalTensor:
+    placed: Placed = writer.add(name, array)
+    return placed.tensor(WEIGHTS_NAME, writer.folder)

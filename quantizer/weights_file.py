@@ -1,0 +1,87 @@
+"""weights.bin: read one tensor at a time, write one tensor at a time."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnx_ir as ir
+
+from runtime.errors import IntegrityError, QuantizationError
+
+ALIGNMENT = 4096  # a page: what memory mapping needs
+SMALL = 1 << 16  # below this a page of padding would cost more than mapping saves
+SMALL_ALIGNMENT = 64
+
+
+@dataclass(frozen=True)
+class Placed:
+    """Where a tensor lies in weights.bin."""
+
+    name: str
+    offset: int
+    length: int
+    dtype: ir.DataType
+    shape: tuple[int, ...]
+
+    def tensor(self, location: str, folder: Path) -> ir.ExternalTensor:
+        """The external tensor that a graph stores for it."""
+        return ir.ExternalTensor(
+            location, self.offset, self.length, self.dtype, shape=ir.Shape(self.shape), name=self.name, base_dir=folder
+        )
+
+
+class WeightsWriter:
+    """Appends arrays to a new weights.bin; a name is written once, however many graphs use it."""
+
+    def __init__(self, path: Path) -> None:
+        self.placed: dict[str, Placed] = {}
+        self.folder = path.parent
+        self._path = path
+        self._file = path.open("wb")
+
+    def __enter__(self) -> "WeightsWriter":
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self._file.close()
+
+    def add(self, name: str, array: npt.NDArray[Any], dtype: ir.DataType | None = None) -> Placed:
+        """Write `array` at the next aligned offset; `dtype` is given where numpy has no such type (bfloat16)."""
+        assert name not in self.placed
+        offset = self._align(array.nbytes)
+        self._write(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
+        self.placed[name] = Placed(
+            name, offset, array.nbytes, dtype or ir.DataType.from_numpy(array.dtype), array.shape
+        )
+        return self.placed[name]
+
+    def _align(self, length: int) -> int:
+        step = SMALL_ALIGNMENT if length < SMALL else ALIGNMENT
+        missing = -self._file.tell() % step
+        self._write(bytes(missing))
+        return self._file.tell()
+
+    def _write(self, data: Any) -> None:
+        try:
+            self._file.write(data)
+        except OSError as error:
+            raise QuantizationError(f"{self._path}: cannot be written ({error.strerror}).") from error
+
+
+def read_tensor(tensor: ir.TensorProtocol) -> npt.NDArray[Any]:
+    """The array of an initializer, read into memory of its own: nothing stays mapped or cached afterwards."""
+    if not isinstance(tensor, ir.ExternalTensor):
+        return tensor.numpy()
+    kind = tensor.dtype.numpy()
+    count = int(np.prod(tensor.shape.numpy(), dtype=np.int64))
+    path = Path(tensor.path)
+    try:
+        array = np.fromfile(path, kind, count, offset=tensor.offset or 0)
+    except OSError as error:
+        raise IntegrityError(f"{path}: cannot be read ({error.strerror}).") from error
+    if array.size != count:
+        raise IntegrityError(f"{path}: {tensor.name} lies beyond the end of the file. Copy the bundle again.")
+    return array.reshape(tensor.shape.numpy())

@@ -1,0 +1,62 @@
+"""Bytes: packed as MatMulNBits reads them, and read back by an independent path."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from quantizer.matrix import QuantizedMatrix
+from quantizer.packing import pack, packed_bytes
+from quantizer.rounding import round_to_nearest
+from quantizer.scheme import BITS, GROUP_SIZES, Scheme
+from quantizer.unpacking import dequantize_packed, require_round_trip
+from runtime.errors import QuantizationError
+
+SCHEMES = st.builds(Scheme, st.sampled_from(BITS), st.sampled_from(GROUP_SIZES), st.booleans())
+
+
+def quantized(rows, inputs, scheme, seed=0):
+    weight = np.random.default_rng(seed).standard_normal((rows, inputs)).astype(np.float32)
+    return round_to_nearest(weight, scheme, np.float16)
+
+
+def test_bytes_of_a_known_matrix():
+    codes = np.arange(16, dtype=np.uint8).reshape(1, 16)
+    packed = pack(QuantizedMatrix(Scheme(4, 16), codes, np.ones((1, 1), np.float32), np.array([[5]], np.uint8)))
+    assert packed.codes.tolist() == [[[0x10, 0x32, 0x54, 0x76, 0x98, 0xBA, 0xDC, 0xFE]]]
+    assert packed.zero_points is not None
+    assert packed.zero_points.tolist() == [[0x05]]  # the row is padded to a whole byte
+
+
+def test_zero_points_are_padded_per_row():
+    zeros = np.array([[1, 2, 3], [4, 5, 6]], np.uint8)
+    packed = pack(QuantizedMatrix(Scheme(4, 16), np.zeros((2, 48), np.uint8), np.ones((2, 3), np.float32), zeros))
+    assert packed.zero_points is not None
+    assert packed.zero_points.tolist() == [[0x21, 0x03], [0x54, 0x06]]
+
+
+@given(scheme=SCHEMES, rows=st.integers(1, 5), inputs=st.integers(1, 700), seed=st.integers(0, 99))
+@settings(max_examples=80, deadline=None)
+def test_unpacking_is_exact_for_any_shape(scheme, rows, inputs, seed):
+    matrix = quantized(rows, inputs, scheme, seed)
+    packed = pack(matrix, np.float16)
+    read = dequantize_packed(packed, scheme.bits, scheme.group_size, inputs)
+    assert np.array_equal(read, matrix.dequantize())
+    assert packed.nbytes == packed_bytes(rows, inputs, scheme, 2)
+
+
+def test_a_wrong_byte_is_found():
+    matrix = quantized(4, 40, Scheme(4))
+    packed = pack(matrix)
+    damaged = packed.codes.copy()
+    damaged[2, 1, 0] ^= 1
+    with pytest.raises(QuantizationError, match="down_proj"):
+        require_round_trip("down_proj", replace(packed, codes=damaged), matrix)
+
+
+def test_padding_decodes_to_zero():
+    scheme = Scheme(4, 32)
+    packed = pack(quantized(3, 40, scheme))
+    assert not dequantize_packed(packed, 4, 32, 64)[:, 40:].any()
