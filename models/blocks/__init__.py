@@ -1,0 +1,1 @@
+"""The parts of a decoder, as onnxscript modules that emit operators."""

@@ -1,0 +1,111 @@
+"""`onnxlm export`: the command line over exporter.export."""
+
+import json
+import resource
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    from .export import ExportReport
+
+
+@click.command(short_help="Turn a checkpoint into a bundle.")
+@click.argument("source", type=click.Path(path_type=Path))
+@click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help="Folder to create.")
+@click.option(
+    "--target", type=click.Choice(["cpu", "cuda"]), default="cpu", show_default=True, help="Where it will run."
+)
+@click.option(
+    "--dtype", type=click.Choice(["float32", "float16", "bfloat16"]), help="Default: float32 (cpu), float16 (cuda)."
+)
+@click.option(
+    "--verify",
+    type=click.Choice(["auto", "transformers", "self-consistency", "none"]),
+    default="auto",
+    show_default=True,
+    help="Compare logits with transformers (auto: where it is installed), or prefill with decode, or not at all.",
+)
+@click.option("--ignore-key", multiple=True, metavar="KEY", help="A config.json key known not to matter; repeatable.")
+@click.option("--overwrite", is_flag=True, help="Replace an existing bundle.")
+@click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
+def export(source: Path, output: Path, as_json: bool, **options: Any) -> None:
+    """Turn SOURCE, a Hugging Face folder or a GGUF file, into a bundle: prefill and decode graphs over one weights.bin.
+
+    The graphs are verified before the bundle appears; a failed verification leaves nothing.
+
+    \b
+    Example:
+      onnxlm export SmolLM2-135M-Instruct.gguf -o smol
+      onnxlm export ./Llama-3.2-1B-Instruct -o llama --json
+    """
+    from .export import ExportOptions
+    from .export import export as run_export
+
+    options["ignore_keys"] = options.pop("ignore_key")
+    with _Bar() as bar:
+        report = run_export(source, output, ExportOptions(**options), bar)
+    click.echo(json.dumps(_summary(report), indent=1) if as_json else _text(report))
+
+
+def _summary(report: "ExportReport") -> dict[str, Any]:
+    manifest = report.manifest
+    return {
+        "bundle": str(report.folder),
+        "model_type": manifest.architecture.model_type,
+        "parameters": manifest.architecture.parameters,
+        "dtype": manifest.target.dtype,
+        "files": {name: entry.size for name, entry in manifest.files.items()},
+        "verification": {
+            "method": manifest.verification.method,
+            "max_difference": manifest.verification.max_difference,
+        },
+        "seconds": {"export": round(report.export_seconds, 2), "verify": round(report.verify_seconds, 2)},
+        "peak_rss_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        * (1 if sys.platform == "darwin" else 1024),
+    }
+
+
+def _text(report: "ExportReport") -> str:
+    facts = _summary(report)
+    lines = [f"{name:24} {size / 1e6:10.2f} MB" for name, size in facts["files"].items()]
+    lines.append(f"{facts['parameters'] / 1e6:.1f} M parameters as {facts['dtype']}")
+    lines.append(_verification_text(report))
+    seconds = facts["seconds"]
+    lines.append(f"exported in {seconds['export']} s, verified in {seconds['verify']} s → {report.folder}")
+    return "\n".join(lines)
+
+
+def _verification_text(report: "ExportReport") -> str:
+    verification = report.manifest.verification
+    if verification.method == "none":
+        return "not verified"
+    if verification.method == "self-consistency":
+        text = "verified prefill against decode only (install torch and transformers for an independent reference)"
+    else:
+        text = "verified against transformers"
+    return f"{text}: largest logit difference {verification.max_difference:.1e}"
+
+
+class _Bar:
+    """Progress on stderr, shown only on a terminal."""
+
+    def __enter__(self) -> "_Bar":
+        from rich.console import Console
+        from rich.progress import Progress
+
+        self._progress = Progress(console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty())
+        self._progress.start()
+        self._tasks: dict[str, Any] = {}
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._progress.stop()
+
+    def __call__(self, phase: str, done: int, total: int) -> None:
+        task = self._tasks.get(phase)
+        if task is None:
+            task = self._tasks[phase] = self._progress.add_task(phase)
+        self._progress.update(task, completed=done, total=total)

@@ -1,0 +1,119 @@
+"""What the manifest says about a graph and its decoder."""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Literal, cast
+
+from runtime.manifest import DTYPE_BITS, Architecture, DType, Graph, KVCache, Layer, Port, Source, Tokens
+from runtime.manifest import Target as ManifestTarget
+
+if TYPE_CHECKING:
+    import onnx_ir as ir
+
+    from models.description import Decoder
+    from models.target import Target
+
+    from .checkpoint import Checkpoint
+    from .weights import Weight
+
+# Oldest ONNX Runtime whose operators the graphs need; 1.31 is the oldest that is tested.
+MIN_ONNXRUNTIME = "1.31"
+
+_ROLES: Mapping[str, str] = {"past_key_values.key": "past_key", "past_key_values.value": "past_value",
+                             "present.key": "present_key", "present.value": "present_value"}  # fmt: skip
+
+
+def describe_architecture(decoder: "Decoder", weights: "list[Weight]") -> Architecture:
+    """The sizes of the decoder; parameters are counted from the checkpoint's tensors, each once."""
+    from models.heads import head_layout
+
+    sources = {source.name: source for weight in weights for source in weight.sources}
+    layers = tuple(
+        Layer(
+            attention="full" if layer.attention.window is None else "sliding",
+            window=layer.attention.window,
+            num_heads=layer.attention.num_heads,
+            kv_heads=layer.attention.kv_heads,
+            head_dim=head_layout(layer.attention).width,
+        )
+        for layer in decoder.layers
+    )
+    return Architecture(
+        model_type=decoder.model_type,
+        hidden_size=decoder.hidden_size,
+        vocab_size=decoder.vocab_size,
+        context_length=decoder.context_length,
+        parameters=sum(_count(source.shape) for source in sources.values()),
+        layers=layers,
+    )
+
+
+def describe_graph(graph: "ir.Graph", file: str) -> Graph:
+    """All inputs and outputs of a graph, with their roles."""
+    return Graph(file, tuple(map(_port, graph.inputs)), tuple(map(_port, graph.outputs)))
+
+
+def describe_cache(decoder: "Decoder", target: "Target") -> KVCache:
+    """Bytes per token: keys and values of all layers, as wide as the graph's heads are."""
+    from models.heads import head_layout
+
+    wide = sum(2 * layer.attention.kv_heads * head_layout(layer.attention).width for layer in decoder.layers)
+    return KVCache("batch,kv_heads,capacity,head_dim", target.dtype, wide * DTYPE_BITS[target.dtype] // 8)
+
+
+def describe_target(target: "Target", graphs: "list[ir.Graph]") -> ManifestTarget:
+    """The provider, and every operator the graphs use as `domain::operator`."""
+    operators = {f"{node.domain or 'ai.onnx'}::{node.op_type}" for graph in graphs for node in graph}
+    return ManifestTarget(target.provider, target.dtype, MIN_ONNXRUNTIME, tuple(sorted(operators)))
+
+
+def describe_tokens(checkpoint: "Checkpoint", vocab_size: int) -> Tokens:
+    """Ids with a meaning: stop at the union of config's and generation_config's eos."""
+    config, generation = checkpoint.config, checkpoint.generation_config
+    eos = dict.fromkeys(_ids(generation.get("eos_token_id")) + _ids(config.get("eos_token_id")))
+    special = _special_ids(checkpoint.tokenizer_files.get("tokenizer.json"))
+    first = {
+        key: (_ids(generation.get(key)) + _ids(config.get(key)) + [None])[0] for key in ("bos_token_id", "pad_token_id")
+    }
+    bos, pad = (value if value is None or value < vocab_size else None for value in first.values())
+    return Tokens(bos, tuple(i for i in eos if i < vocab_size), pad, tuple(i for i in special if i < vocab_size))
+
+
+def describe_source(checkpoint: "Checkpoint") -> Source:
+    """Where the weights come from."""
+    return Source(checkpoint.name, checkpoint.format, checkpoint.revision, checkpoint.sha256, checkpoint.licence)
+
+
+def _port(value: "ir.Value") -> Port:
+    assert value.name is not None
+    assert value.shape is not None
+    assert value.dtype is not None
+    shape = tuple(size if isinstance(size, int) else str(size.value) for size in value.shape)
+    # past_key_values.3.key → past_key_values.key; every other name is its own role
+    kind = ".".join(part for part in value.name.split(".") if not part.isdecimal())
+    role = cast(Any, _ROLES.get(kind, kind))
+    return Port(value.name, cast(DType, _NAMES[value.dtype.name]), shape, role)
+
+
+_NAMES: Mapping[str, Literal["float32", "float16", "bfloat16", "int64", "int32"]] = {
+    "FLOAT": "float32", "FLOAT16": "float16", "BFLOAT16": "bfloat16", "INT64": "int64", "INT32": "int32",
+}  # fmt: skip
+
+
+def _count(shape: tuple[int, ...]) -> int:
+    result = 1
+    for size in shape:
+        result *= size
+    return result
+
+
+def _ids(value: Any) -> list[Any]:
+    return [] if value is None else list(value) if isinstance(value, list) else [value]
+
+
+def _special_ids(tokenizer: bytes | None) -> list[int]:
+    import json
+
+    if tokenizer is None:
+        return []
+    added = json.loads(tokenizer).get("added_tokens", [])
+    return sorted(token["id"] for token in added if token.get("special"))

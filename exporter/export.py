@@ -1,0 +1,149 @@
+"""Checkpoint in, bundle out: the whole flow on one page."""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from runtime.bundle import new_bundle, write_manifest
+from runtime.manifest import FORMAT_VERSION, Graphs, Manifest, Producer, Verification
+
+from . import describe
+from .checkpoint import open_checkpoint
+from .graph import build_graph
+from .tying import tie_head
+from .verify import Method, verify_graphs
+from .weights import WEIGHTS_FILE, attach_weights, plan_weights, write_weights
+
+if TYPE_CHECKING:
+    import onnx_ir as ir
+
+    from models.description import Decoder
+    from models.target import Target
+
+    from .checkpoint import Checkpoint
+    from .weights import Weight
+
+Progress = Callable[[str, int, int], None]  # what is being done, how much is done, how much there is in all
+
+
+@dataclass(frozen=True)
+class ExportOptions:
+    """How to export.
+
+    Args:
+        target: the execution provider that the graphs are for.
+        dtype: activation and weight type; None is float32 for cpu and float16 for cuda.
+        verify: "auto" compares with transformers where it is installed, else the two graphs with each other.
+        overwrite: replace an existing bundle.
+        ignore_keys: unknown config.json keys that are known to be irrelevant.
+    """
+
+    target: Literal["cpu", "cuda"] = "cpu"
+    dtype: Literal["float32", "float16", "bfloat16"] | None = None
+    verify: Method = "auto"
+    overwrite: bool = False
+    ignore_keys: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class ExportReport:
+    """What came out: the bundle's manifest, and seconds spent on exporting and on verifying."""
+
+    folder: Path
+    manifest: Manifest
+    export_seconds: float
+    verify_seconds: float
+
+
+def export(
+    source: str | Path, output: str | Path, options: ExportOptions | None = None, progress: Progress | None = None
+) -> ExportReport:
+    """Write the bundle of a checkpoint. On any failure, verification included, nothing is left behind.
+
+    Args:
+        source: a Hugging Face folder, or a GGUF file.
+        output: the folder to create.
+        options: see ExportOptions.
+        progress: called with (phase, done, total) while long work goes on.
+
+    Raises:
+        CheckpointError, UnsupportedError: the source cannot be exported; found before weights are read where possible.
+        VerificationError: the graphs do not compute what the checkpoint computes.
+        BundleError: the output exists.
+    """
+    from models.families import describe as describe_decoder
+
+    options, progress, started = options or ExportOptions(), progress or _silent, time.monotonic()
+    checkpoint = open_checkpoint(source)
+    family, decoder = describe_decoder(checkpoint.config, options.ignore_keys)
+    decoder, tensors = tie_head(decoder, checkpoint.tensors)
+    target = _target(options)
+    models = {role: build_graph(decoder, target, role) for role in ("prefill", "decode")}
+    weights = plan_weights(models["prefill"].graph, family.weights, tensors)
+    with new_bundle(output, overwrite=options.overwrite) as folder:
+        _write_files(folder, checkpoint, models, weights, progress)
+        manifest = _manifest(checkpoint, decoder, target, weights, models)
+        exported = time.monotonic()
+        verification = verify_graphs(folder, manifest, source, options.verify, progress)
+        verified = time.monotonic()
+        manifest = write_manifest(folder, replace(manifest, verification=verification))
+    return ExportReport(Path(output), manifest, time.monotonic() - started - (verified - exported), verified - exported)
+
+
+def _write_files(
+    folder: Path, checkpoint: "Checkpoint", models: "dict[str, ir.Model]", weights: "list[Weight]", progress: Progress
+) -> None:
+    import onnx_ir as ir
+
+    done, total = 0, sum(weight.nbytes for weight in weights)
+
+    def count(size: int) -> None:
+        nonlocal done
+        done += size
+        progress("writing weights", done, total)
+
+    places = write_weights(folder / WEIGHTS_FILE, weights, count)
+    for role, model in models.items():
+        attach_weights(model.graph, places, folder)
+        ir.save(model, folder / f"{role}.onnx")
+    for name, content in checkpoint.tokenizer_files.items():
+        (folder / name).write_bytes(content)
+
+
+def _manifest(
+    checkpoint: "Checkpoint",
+    decoder: "Decoder",
+    target: "Target",
+    weights: "list[Weight]",
+    models: "dict[str, ir.Model]",
+) -> Manifest:
+    graphs = {role: describe.describe_graph(model.graph, f"{role}.onnx") for role, model in models.items()}
+    return Manifest(
+        format_version=FORMAT_VERSION,
+        producer=_producer(),
+        architecture=describe.describe_architecture(decoder, weights),
+        graphs=Graphs(**graphs),
+        kv_cache=describe.describe_cache(decoder, target),
+        tokens=describe.describe_tokens(checkpoint, decoder.vocab_size),
+        target=describe.describe_target(target, [model.graph for model in models.values()]),
+        source=describe.describe_source(checkpoint),
+        verification=Verification("none", None),
+    )
+
+
+def _target(options: ExportOptions) -> "Target":
+    from models.target import Target
+
+    return Target(options.target, options.dtype or ("float32" if options.target == "cpu" else "float16"))
+
+
+def _producer() -> Producer:
+    from importlib.metadata import version
+
+    return Producer("onnxlm", version("onnxlm"))
+
+
+def _silent(phase: str, done: int, total: int) -> None:
+    """The progress of a caller who asked for none."""

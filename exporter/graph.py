@@ -1,0 +1,112 @@
+"""One decoder description to an ONNX graph: the only file that knows onnxscript's GraphBuilder."""
+
+import ast
+from typing import TYPE_CHECKING, Any, Literal
+
+if TYPE_CHECKING:
+    import onnx_ir as ir
+
+    from models.description import Decoder
+    from models.target import Target
+
+Role = Literal["prefill", "decode"]
+
+OPSET = 21
+IR_VERSION = 10
+
+
+def build_graph(decoder: "Decoder", target: "Target", role: Role) -> "ir.Model":
+    """The graph of one role, with weights that know their shape and plan but hold no data yet.
+
+    Inputs and outputs are those of FORMAT.md; initializers and nodes carry the names of the module tree.
+    """
+    import onnx_ir as ir
+    from onnxscript import GraphBuilder
+
+    from models.blocks.decoder import CausalLM
+
+    graph = ir.Graph([], [], nodes=[], opset_imports={"": OPSET, "com.microsoft": 1}, name=role)
+    builder = GraphBuilder(graph)
+    ids, lengths, index = _token_inputs(builder, role)
+    pasts = [_past_inputs(builder, decoder, target, i) for i in range(len(decoder.layers))]
+    logits, presents = CausalLM(decoder, target)(builder.op, ids, lengths, index, pasts)
+    _add_outputs(builder, decoder, target, logits, presents)
+    _name_nodes(graph)
+    return ir.Model(graph, ir_version=IR_VERSION, producer_name="onnxlm")
+
+
+def _token_inputs(builder: Any, role: Role) -> tuple[Any, tuple[Any, Any], Any]:
+    from onnx_ir import DataType
+
+    width: str | int = "sequence" if role == "prefill" else 1
+    ids = builder.input("input_ids", DataType.INT64, ["batch", width])
+    seqlens = builder.input("seqlens_k", DataType.INT32, ["batch"])
+    total = builder.input("total_sequence_length", DataType.INT32, [])
+    index = builder.input("logits_index", DataType.INT64, ["batch"]) if role == "prefill" else None
+    return ids, (seqlens, total), index
+
+
+def _past_inputs(builder: Any, decoder: "Decoder", target: "Target", layer: int) -> tuple[Any, Any]:
+    from models.blocks.parameter import DTYPES
+
+    shape = _cache_shape(decoder, layer)
+    key, value = (
+        builder.input(f"past_key_values.{layer}.{part}", DTYPES[target.dtype], shape) for part in ("key", "value")
+    )
+    return key, value
+
+
+def _cache_shape(decoder: "Decoder", layer: int) -> list[str | int]:
+    from models.heads import head_layout
+
+    attention = decoder.layers[layer].attention
+    return ["batch", attention.kv_heads, "capacity", head_layout(attention).width]
+
+
+def _add_outputs(
+    builder: Any, decoder: "Decoder", target: "Target", logits: Any, presents: list[tuple[Any, Any]]
+) -> None:
+    import onnx_ir as ir
+
+    from models.blocks.parameter import DTYPES
+
+    _describe(logits, ir.DataType.FLOAT, ["batch", decoder.vocab_size])
+    builder.add_output(logits, "logits")
+    for layer, present in enumerate(presents):
+        for part, value in zip(("key", "value"), present, strict=True):
+            _describe(value, DTYPES[target.dtype], _cache_shape(decoder, layer))
+            builder.add_output(value, f"present.{layer}.{part}")
+
+
+def _describe(value: Any, dtype: Any, shape: list[str | int]) -> None:
+    import onnx_ir as ir
+
+    value.type, value.shape = ir.TensorType(dtype), ir.Shape(shape)
+
+
+def _name_nodes(graph: "ir.Graph") -> None:
+    """Name nodes and their outputs like the module tree, for whoever reads the graph or a profile.
+
+    A module's main node carries the module's path; nodes that were given a name carry it behind the path.
+    """
+    taken: set[str] = set()
+    for node in graph:
+        own = "" if "_node_" in (node.name or "") else (node.name or "")
+        name = ".".join(part for part in (_scope(node), own) if part)
+        node.name = f"{name}.{node.op_type}" if name in taken else name
+        taken.add(node.name)
+        node.metadata_props.clear()
+        _name_outputs(node)
+
+
+def _name_outputs(node: "ir.Node") -> None:
+    for number, output in enumerate(node.outputs):
+        if output.is_graph_output():
+            continue
+        optional_and_unused = number > 0 and not output.uses()
+        output.name = "" if optional_and_unused else f"{node.name}.output_{number}" if number else node.name
+
+
+def _scope(node: "ir.Node") -> str:
+    scopes: list[str] = ast.literal_eval(node.metadata_props.get("pkg.onnxscript.name_scopes", "[]"))
+    return ".".join(scope for scope in scopes if scope)

@@ -1,0 +1,69 @@
+"""Run a bundle's two graphs step by step with numpy arrays: slow, simple, and only for checking them."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from runtime.errors import VerificationError
+from runtime.manifest import Manifest
+
+Ids = npt.NDArray[np.int64]
+Logits = npt.NDArray[np.float32]
+
+
+class NumpyRunner:
+    """One sequence through prefill and decode, its cache held in numpy arrays `[1, kv_heads, capacity, head_dim]`."""
+
+    def __init__(self, folder: Path, manifest: Manifest, capacity: int) -> None:
+        self.manifest = manifest
+        self.capacity = capacity
+        self.sessions = {name: _session(folder / getattr(manifest.graphs, name).file) for name in ("prefill", "decode")}
+        self.length = 0
+        self.cache: dict[str, Any] = {}
+        self.reset()
+
+    def reset(self) -> None:
+        """Forget the sequence."""
+        self.length = 0
+        self.cache = {
+            port.name: np.zeros([1, *port.shape[1:2], self.capacity, *port.shape[3:]], port.dtype)
+            for port in self.manifest.graphs.prefill.inputs
+            if port.role in ("past_key", "past_value")
+        }
+
+    def prefill(self, ids: Ids) -> Logits:
+        """Append `ids` `[n]` with the prefill graph; logits `[V]` of the last one."""
+        return self._run("prefill", ids)
+
+    def decode(self, token: int) -> Logits:
+        """Append one token with the decode graph; its logits `[V]`."""
+        return self._run("decode", np.array([token]))
+
+    def _run(self, graph: str, ids: Ids) -> Logits:
+        total = self.length + len(ids)
+        feeds = {
+            "input_ids": ids.astype(np.int64)[None],
+            "seqlens_k": np.array([total - 1], np.int32),
+            "total_sequence_length": np.array(total, np.int32),
+            **self.cache,
+        }
+        if graph == "prefill":
+            feeds["logits_index"] = np.array([len(ids) - 1], np.int64)
+        logits, *presents = self.sessions[graph].run(None, feeds)
+        self.cache = dict(zip(self.cache, presents, strict=True))
+        self.length = total
+        result: Logits = logits[0]
+        return result
+
+
+def _session(path: Path) -> Any:
+    import onnxruntime as ort
+
+    options = ort.SessionOptions()
+    options.log_severity_level = 3
+    try:
+        return ort.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+    except Exception as error:  # ONNX Runtime raises a dozen unrelated types here
+        raise VerificationError(f"{path.name} does not load in ONNX Runtime: {error}") from error

@@ -1,0 +1,99 @@
+"""Check exported graphs against an independent reference, in logits."""
+
+import importlib.util
+import json
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from runtime.errors import VerificationError
+from runtime.manifest import Manifest, Verification
+
+from .graphs_in_numpy import Ids, NumpyRunner
+
+Method = Literal["auto", "transformers", "self-consistency", "none"]
+Logits = npt.NDArray[np.float32]
+
+PREFILL_TOKENS, DECODE_TOKENS = 24, 8
+# Largest accepted difference, relative to the largest reference logit: what the number format can promise.
+TOLERANCE = {"float32": 2e-4, "float16": 2e-2, "bfloat16": 1e-1}
+
+
+def verify_graphs(
+    folder: Path, manifest: Manifest, source: str | Path, method: Method, progress: Callable[[str, int, int], None]
+) -> Verification:
+    """Run the graphs on fixed pseudo-random ids and compare.
+
+    "transformers" runs the checkpoint's own model in eager mode in a child process, so that this one never loads torch.
+    "self-consistency" compares decode steps with a prefill of the same tokens: it cannot see a wrongly read weight.
+
+    Raises:
+        VerificationError: the logits differ by more than the number format explains, or are not finite.
+    """
+    if method == "auto":
+        method = "transformers" if _installed("transformers") and _installed("torch") else "self-consistency"
+    if method == "none" or manifest.target.provider != "cpu":
+        return Verification("none", None)
+    progress("verifying", 0, 2)
+    ids = np.random.default_rng(0).integers(0, manifest.architecture.vocab_size, PREFILL_TOKENS + DECODE_TOKENS)
+    ids = ids[: manifest.architecture.context_length]
+    ours = _our_logits(NumpyRunner(folder, manifest, len(ids)), ids)
+    progress("verifying", 1, 2)
+    expected = _reference_logits(source, ids) if method == "transformers" else _prefill_logits(folder, manifest, ids)
+    difference = _compare(ours, expected[-len(ours) :], manifest.target.dtype, method)
+    progress("verifying", 2, 2)
+    return Verification(method, difference)
+
+
+def _our_logits(runner: NumpyRunner, ids: Ids) -> Logits:
+    """Logits `[steps, V]` of a two-chunk prefill and of the decode steps behind it."""
+    split = max(len(ids) - DECODE_TOKENS, 1)
+    runner.prefill(ids[: split // 2 or 1])
+    first = [runner.prefill(ids[split // 2 : split])] if split > 1 else [runner.decode(int(ids[0]))]
+    return np.stack(first + [runner.decode(int(token)) for token in ids[split:]])
+
+
+def _prefill_logits(folder: Path, manifest: Manifest, ids: Ids) -> Logits:
+    runner, rows = NumpyRunner(folder, manifest, len(ids)), []
+    for end in range(max(len(ids) - DECODE_TOKENS, 1), len(ids) + 1):
+        runner.reset()
+        rows.append(runner.prefill(ids[:end]))
+    return np.stack(rows)
+
+
+def _reference_logits(source: str | Path, ids: Ids) -> Logits:
+    with tempfile.TemporaryDirectory() as scratch:
+        output = Path(scratch) / "logits.npy"
+        command = [sys.executable, "-P", "-m", "exporter.reference", str(source), str(output), json.dumps(ids.tolist())]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603  # our own module
+        if done.returncode or not output.is_file():
+            last = (done.stderr.strip().splitlines() or ["no message"])[-1]
+            raise VerificationError(
+                f"transformers could not run this checkpoint as a reference: {last}. "
+                f"Pass --verify self-consistency to compare the graphs with each other instead."
+            )
+        result: Logits = np.load(output)
+        return result
+
+
+def _compare(ours: Logits, expected: Logits, dtype: str, method: str) -> float:
+    if not np.isfinite(ours).all():
+        raise VerificationError("the exported graphs compute NaN or infinity; the checkpoint may be damaged.")
+    difference = float(np.abs(ours - expected).max())
+    allowed = TOLERANCE[dtype] * max(1.0, float(np.abs(expected).max()))
+    if not difference <= allowed:
+        raise VerificationError(
+            f"the exported graphs differ from {method} by {difference:.2g} in logits, where {dtype} explains "
+            f"{allowed:.2g}. No bundle was written. Please report this with the model's config.json."
+        )
+    return difference
+
+
+def _installed(name: str) -> bool:
+    return importlib.util.find_spec(name) is not None

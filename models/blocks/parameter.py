@@ -1,0 +1,42 @@
+"""Weights of a graph under construction: their shape now, and how the exporter will fill them later."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnx_ir as ir
+from onnxscript.nn import Parameter
+
+from ..target import Target
+
+PLAN = "onnxlm.plan"
+
+DTYPES = {"float32": ir.DataType.FLOAT, "float16": ir.DataType.FLOAT16, "bfloat16": ir.DataType.BFLOAT16}
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How checkpoint tensors, stacked along their first axis, become an initializer.
+
+    In this order: row j goes to `rows[j]` and column j to `columns[j]` (zeros elsewhere), then the matrix is transposed
+    to `[in, out]` if `transposed`. `computed` replaces all of that by a constant.
+    """
+
+    transposed: bool = False
+    rows: npt.NDArray[np.int64] | None = None
+    columns: npt.NDArray[np.int64] | None = None
+    computed: npt.NDArray[np.float32] | None = None
+
+
+def parameter(shape: Sequence[int], target: Target, plan: Plan | None = None) -> Any:
+    """A weight of the graph's `shape`; its `Plan` travels in the value's (unserialised) meta."""
+    value = Parameter(shape, dtype=DTYPES[target.dtype])
+    value.meta[PLAN] = plan or Plan()
+    return value
+
+
+def constant(array: npt.NDArray[np.float32], target: Target) -> Any:
+    """A weight that is computed, not read."""
+    return parameter(array.shape, target, Plan(computed=array))
