@@ -1,0 +1,308 @@
+"""Who runs next: pure Python over token counts, without tensors, clocks or threads.
+
+    WAITING ──admit──► PREFILL ──join──► RUNNING ──finish──► FINISHED
+       ▲                                    │
+       └──────────────preempt───────────────┘          finish() ends a sequence in any state
+
+Running sequences fill rows 0 … n-1 of the cache without holes, so one decode step is one contiguous batch. One
+sequence at a time is in PREFILL, at a row at or beyond n. Rows of finished sequences stay warm until needed.
+"""
+
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from .errors import PromptTooLongError, QueueFullError
+from .kv_cache import BlockPool
+from .sequence import Sequence, Status, common_prefix
+from .warm_rows import WarmRows
+
+MIN_CHUNK = 2  # a chunk of one token takes the decode kernel, whose last bit may differ
+MAX_PREEMPTIONS = 2
+
+
+@dataclass(frozen=True)
+class Move:
+    """Copy the first `length` tokens of row `source` over row `target`."""
+
+    source: int
+    target: int
+    length: int
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """Compute keys and values of `sequence.tokens[start:stop]` in its row."""
+
+    sequence: Sequence
+    start: int
+    stop: int
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What the scheduler may use.
+
+    Args:
+        rows: sequences that decode together.
+        context: most tokens of one sequence.
+        max_queue: sequences that may wait.
+        max_queue_tokens: prompt tokens that may wait, or None.
+        optimistic: admit before the whole answer is sure to fit, and preempt when it does not.
+        reuse_generated: let later prompts reuse keys and values that decode computed, not only those of prefill.
+    """
+
+    rows: int
+    context: int
+    max_queue: int = 1024
+    max_queue_tokens: int | None = None
+    optimistic: bool = False
+    reuse_generated: bool = False
+
+
+class Scheduler:
+    """Keeps every sequence's state. The engine asks it what to do, does it, and reports back."""
+
+    def __init__(self, limits: Limits, pool: BlockPool) -> None:
+        self.limits = limits
+        self.pool = pool
+        self.waiting: deque[Sequence] = deque()
+        self.prefilling: Sequence | None = None
+        self.running: list[Sequence] = []
+        self.warm = WarmRows(pool)
+        self.preemptions = 0
+        self._queued_tokens = 0
+
+    @property
+    def idle(self) -> bool:
+        """Nothing waits, prefills or runs."""
+        return not (self.waiting or self.prefilling or self.running)
+
+    @property
+    def longest(self) -> int:
+        """Most tokens that one sequence can have: the context, or what the whole pool holds."""
+        return min(self.limits.context, self.pool.tokens)
+
+    def __iter__(self) -> Iterator[Sequence]:
+        yield from self.running
+        if self.prefilling:
+            yield self.prefilling
+        yield from self.waiting
+
+    # What callers ask for
+
+    def submit(self, sequence: Sequence) -> None:
+        """Queue a sequence.
+
+        Raises:
+            PromptTooLongError: it could never fit.
+            QueueFullError: too much is waiting.
+        """
+        self._check_length(sequence)
+        self._check_queue(sequence)
+        self._enqueue(sequence)
+
+    def finish(self, sequence: Sequence, reason: str) -> None:
+        """End a sequence in whatever state it is; a running one keeps its row until `retire`."""
+        if sequence.status is Status.WAITING:
+            self.waiting.remove(sequence)
+            self._queued_tokens -= len(sequence.tokens)
+        was_prefilling = sequence is self.prefilling
+        sequence.status = Status.FINISHED
+        sequence.finish_reason = reason
+        if was_prefilling:
+            self.prefilling = None
+            self._vacate(sequence)
+
+    def expired(self, now: float) -> list[Sequence]:
+        """Sequences whose deadline has passed."""
+        return [s for s in self if s.deadline is not None and s.deadline <= now and s.status is not Status.FINISHED]
+
+    # One turn of the engine's loop, in this order
+
+    def retire(self) -> list[Move]:
+        """Take finished sequences out of the batch; the last running rows move into the holes."""
+        moves = []
+        for row in range(len(self.running) - 1, -1, -1):
+            if self.running[row].status is Status.FINISHED:
+                moves += self._take_out(self.running[row])
+        return moves
+
+    def admit(self) -> Move | None:
+        """Start the prefill of the next waiting sequence if rows and memory allow; it may begin with a copied prefix.
+
+        `prefilling` is then set, with `length` tokens in its row once the returned copy is made.
+        """
+        if self.prefilling or not self.waiting or len(self.running) >= self.limits.rows:
+            return None
+        sequence = self.waiting[0]
+        source, shared = self._reusable(sequence)
+        in_place = self.warm.worth_taking(source, shared, len(self.running))
+        if in_place:
+            self.warm.drop(source)
+        if not self._pay(sequence, self._price(sequence), keep=source):
+            self.warm.released += [source] if in_place else []
+            return None
+        self.waiting.popleft()
+        self._queued_tokens -= len(sequence.tokens)
+        if not in_place and source >= len(self.running) and source not in self.warm:
+            source = -1  # it had to be given up to pay
+        return self._start(sequence, source, shared, in_place)
+
+    def grow(self) -> list[Move]:
+        """Pay for the next token of every running sequence, preempting the newest ones where memory is short."""
+        moves: list[Move] = []
+        for sequence in list(self.running):
+            while sequence.status is Status.RUNNING and not self._pay(sequence, self.pool.blocks(sequence.length + 1)):
+                moves += self._preempt()
+        return moves
+
+    def next_chunk(self, size: int) -> Chunk | None:
+        """The next prefill chunk of about `size` tokens; never one that has, or leaves, a single token."""
+        sequence = self.prefilling
+        if sequence is None:
+            return None
+        left = len(sequence.tokens) - sequence.length
+        size = min(max(size, MIN_CHUNK), left)
+        if left - size == 1:
+            size += 1 if size <= MIN_CHUNK else -1
+        return Chunk(sequence, sequence.length, sequence.length + size)
+
+    # What the engine reports
+
+    def prefilled(self, chunk: Chunk) -> None:
+        """A chunk is in the cache."""
+        chunk.sequence.length = chunk.sequence.exact = chunk.stop
+
+    def join(self, sequence: Sequence) -> Move | None:
+        """The prefill is complete: the sequence runs from the next step on, at the end of the batch."""
+        assert sequence is self.prefilling
+        self.prefilling = None
+        move = None
+        if sequence.row != len(self.running):
+            self.warm.drop(len(self.running))
+            move = Move(sequence.row, len(self.running), sequence.length)
+            self.warm.released.append(sequence.row)
+        sequence.row = len(self.running)
+        sequence.status = Status.RUNNING
+        self.running.append(sequence)
+        return move
+
+    def released(self) -> list[tuple[int, int]]:
+        """(row, tokens to keep) of rows whose other memory can be given back, each reported once."""
+        rows, self.warm.released = set(self.warm.released), []
+        live = {s.row: s.length for s in self}
+        return [(row, live.get(row, 0)) for row in sorted(rows) if row not in self.warm]
+
+    # Inside
+
+    def _check_length(self, sequence: Sequence) -> None:
+        if sequence.prompt_length >= self.longest + (sequence.end == sequence.prompt_length):
+            what = "the context" if self.longest == self.limits.context else "all of the KV memory (--kv-memory)"
+            raise PromptTooLongError(
+                f"The prompt has {sequence.prompt_length} tokens, and {what} holds {self.longest}, of which the answer "
+                "needs at least one. Shorten the prompt."
+            )
+
+    def _check_queue(self, sequence: Sequence) -> None:
+        limits = self.limits
+        if len(self.waiting) >= limits.max_queue:
+            raise QueueFullError(f"{len(self.waiting)} requests are waiting, which is the limit. Try again later.")
+        if limits.max_queue_tokens is None or not self.waiting:
+            return
+        if self._queued_tokens + len(sequence.tokens) > limits.max_queue_tokens:
+            raise QueueFullError(
+                f"{self._queued_tokens} prompt tokens are waiting; {len(sequence.tokens)} more would exceed the limit "
+                f"of {limits.max_queue_tokens}. Try again later."
+            )
+
+    def _enqueue(self, sequence: Sequence, *, front: bool = False) -> None:
+        sequence.status = Status.WAITING
+        self._queued_tokens += len(sequence.tokens)
+        (self.waiting.appendleft if front else self.waiting.append)(sequence)
+
+    def _reusable(self, sequence: Sequence) -> tuple[int, int]:
+        """(row, tokens) of the longest prefix that lies in some row already; the last chunk is always computed."""
+        limit = len(sequence.tokens) - MIN_CHUNK
+        best = self.warm.match(sequence.tokens, limit)
+        for other in self.running:
+            shared = common_prefix(other.tokens, sequence.tokens, min(limit, self._reusable_length(other)))
+            if shared > best[1]:
+                best = (other.row, shared)
+        return best if best[1] >= MIN_CHUNK else (-1, 0)
+
+    def _reusable_length(self, sequence: Sequence) -> int:
+        return sequence.length if self.limits.reuse_generated else sequence.exact
+
+    def _price(self, sequence: Sequence) -> int:
+        sure = not self.limits.optimistic or sequence.preemptions >= MAX_PREEMPTIONS
+        return self.pool.blocks(sequence.positions if sure else min(len(sequence.tokens) + 1, sequence.positions))
+
+    def _pay(self, sequence: Sequence, price: int, keep: int = -1) -> bool:
+        """Make the sequence hold `price` blocks, giving up warm rows for them, the row `keep` last."""
+        missing = price - sequence.blocks
+        if missing <= 0:
+            return True
+        if missing > self.pool.free + self.warm.blocks:
+            return False
+        self.warm.evict(missing, keep)
+        self.warm.evict(missing)
+        assert self.pool.take(missing)
+        sequence.blocks = price
+        return True
+
+    def _start(self, sequence: Sequence, source: int, shared: int, in_place: bool) -> Move | None:
+        sequence.status = Status.PREFILL
+        self.prefilling = sequence
+        sequence.row = source if in_place else len(self.running)
+        sequence.length = sequence.exact = shared if source >= 0 else 0
+        sequence.cached = min(sequence.length, sequence.prompt_length)
+        self.warm.drop(sequence.row)
+        self.warm.released.append(sequence.row)  # whatever lies beyond `length` there
+        return None if in_place or source < 0 else Move(source, sequence.row, shared)
+
+    def _take_out(self, sequence: Sequence) -> list[Move]:
+        """Remove one sequence from the batch, filling its row from the end."""
+        last = self.running.pop()
+        if last is sequence:
+            self._vacate(sequence)
+            return []
+        move = Move(last.row, sequence.row, last.length)
+        self.warm.released.append(last.row)
+        self.running[sequence.row] = last
+        last.row = sequence.row
+        self._forget(sequence)
+        return [move]
+
+    def _vacate(self, sequence: Sequence) -> None:
+        """Leave a row that nobody else takes: it stays warm, unless what it holds is of no use or not to be trusted."""
+        reusable = self._reusable_length(sequence)
+        if reusable >= MIN_CHUNK and sequence.status is Status.FINISHED and sequence.finish_reason != "error":
+            self.warm.keep(sequence, reusable)
+            sequence.blocks = 0
+        else:
+            self.warm.released.append(sequence.row)
+        self._forget(sequence)
+
+    def _forget(self, sequence: Sequence) -> None:
+        self.pool.give(sequence.blocks)
+        sequence.blocks = 0
+        sequence.row = -1
+
+    def _preempt(self) -> list[Move]:
+        """Send the newest sequence back to the front of the queue; it keeps its tokens and is computed again."""
+        victim = self.prefilling or max(
+            (s for s in self.running if s.preemptions < MAX_PREEMPTIONS and s.status is Status.RUNNING),
+            key=lambda s: s.id,
+        )
+        victim.preemptions += 1
+        self.preemptions += 1
+        moves: list[Move] = []
+        if victim is self.prefilling:
+            self.prefilling = None
+            self._vacate(victim)
+        else:
+            moves = self._take_out(victim)
+        victim.length = victim.exact = 0
+        self._enqueue(victim, front=True)
+        return moves

@@ -1,0 +1,68 @@
+"""One request as the scheduler sees it: its tokens, how many of them are in the cache, and where."""
+
+from dataclasses import dataclass
+from enum import Enum
+
+
+class Status(Enum):
+    """Where a sequence is in its life; it only ever moves forward, except that a preempted one waits again."""
+
+    WAITING = "waiting"
+    PREFILL = "prefill"
+    RUNNING = "running"
+    FINISHED = "finished"
+
+
+@dataclass(slots=True, eq=False)
+class Sequence:
+    """Tokens of one request and their place in the cache.
+
+    `length` is the only commit point: a step writes keys and values at positions at or beyond `length`, and only when
+    its token has been sampled does `length` grow. A failed or cancelled step therefore needs no undo.
+
+    Attributes:
+        id: unique within one engine.
+        tokens: prompt, then what was generated. The last token of a running sequence is not in the cache yet.
+        prompt_length: how many of them are the prompt.
+        end: most tokens, prompt and answer together.
+        arrival: when it was submitted, in seconds of a monotonic clock.
+        deadline: when it is given up, on the same clock.
+        row: its row of the cache while it is in PREFILL or RUNNING, else -1.
+        length: tokens whose keys and values are in the cache.
+        exact: how many of those were computed by prefill; decode may differ from it in the last bit.
+        cached: prompt tokens that were found in the cache instead of computed.
+        blocks: blocks of the pool that it holds.
+    """
+
+    id: int
+    tokens: list[int]
+    prompt_length: int
+    end: int
+    arrival: float = 0.0
+    deadline: float | None = None
+    status: Status = Status.WAITING
+    row: int = -1
+    length: int = 0
+    exact: int = 0
+    cached: int = 0
+    blocks: int = 0
+    preemptions: int = 0
+    finish_reason: str | None = None
+
+    @property
+    def generated(self) -> int:
+        """How many tokens were generated so far."""
+        return len(self.tokens) - self.prompt_length
+
+    @property
+    def positions(self) -> int:
+        """Positions of the cache that it needs at most: the last generated token is never fed back."""
+        return max(self.prompt_length, self.end - 1)
+
+
+def common_prefix(left: list[int], right: list[int], limit: int) -> int:
+    """How many leading tokens the two lists share, at most `limit`; ids are compared, never hashes."""
+    limit = min(limit, len(left), len(right))
+    if left[:limit] == right[:limit]:
+        return limit
+    return next(index for index in range(limit) if left[index] != right[index])

@@ -1,0 +1,153 @@
+"""ONNX Runtime at the border: its sessions and providers, with its exceptions turned into ours."""
+
+import functools
+import importlib
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Literal
+
+from .bundle import Bundle
+from .cuda_libraries import missing_for_cuda
+from .errors import ExecutionError, ManifestError, MissingDependencyError, ProviderError
+from .manifest import Graph
+from .ports import Port
+
+ProviderName = Literal["cpu", "cuda"]
+PROVIDERS: dict[str, str] = {"cpu": "CPUExecutionProvider", "cuda": "CUDAExecutionProvider"}
+_QUIET = 3  # errors only: warnings about initializers and cores are not for our users
+_ELEMENT_TYPES = {
+    "tensor(float)": "float32", "tensor(float16)": "float16", "tensor(bfloat16)": "bfloat16", "tensor(int64)": "int64",
+    "tensor(int32)": "int32", "tensor(int8)": "int8", "tensor(uint8)": "uint8",
+}  # fmt: skip
+
+
+@functools.cache
+def onnxruntime() -> Any:
+    """The onnxruntime module: imported on first use, quiet, with its telemetry off.
+
+    Raises:
+        MissingDependencyError: neither wheel is installed.
+    """
+    try:
+        module = importlib.import_module("onnxruntime")
+        module.set_default_logger_severity(_QUIET)
+        module.disable_telemetry_events()
+    except (ImportError, AttributeError) as error:
+        raise MissingDependencyError(
+            f"ONNX Runtime is not installed ({error}). Install exactly one of the two wheels: "
+            "pip install 'onnxlm[cpu]', or pip install 'onnxlm[gpu]' for an NVIDIA GPU."
+        ) from error
+    return module
+
+
+def choose_provider(requested: str, bundle: Bundle) -> ProviderName:
+    """The provider to run a bundle on. "auto" is the one it was built for; there is never a fall-back to another.
+
+    Raises:
+        ProviderError: an unknown name, a provider that cannot start here, or one the bundle was not built for.
+    """
+    if requested not in ("auto", *PROVIDERS):
+        raise ProviderError(f"Provider {requested!r} is not known; choose auto, {' or '.join(PROVIDERS)}.")
+    built_for = bundle.manifest.target.provider
+    provider: ProviderName = built_for if requested == "auto" else requested  # type: ignore[assignment]
+    require_provider(provider)
+    if provider != built_for:
+        raise ProviderError(
+            f"{bundle.folder} was built for {built_for}, not for {provider}: operators and types differ. "
+            f"Export the model again with --target {provider}."
+        )
+    return provider
+
+
+def require_provider(provider: ProviderName) -> None:
+    """Raise ProviderError, naming what is missing, unless the provider can start on this machine."""
+    module = onnxruntime()
+    if provider == "cuda" and (missing := missing_for_cuda(module)):
+        raise ProviderError(f"provider='cuda' cannot start: {missing}")
+
+
+def open_session(
+    path: Path, provider: ProviderName = "cpu", threads: int | None = None, settings: dict[str, str] | None = None
+) -> Any:
+    """Load one ONNX file.
+
+    Args:
+        path: the graph; its external data lies beside it.
+        provider: where it runs.
+        threads: threads inside one run; None is the number of physical cores.
+        settings: further entries of ONNX Runtime's session configuration.
+
+    Raises:
+        ExecutionError: ONNX Runtime refuses the file.
+        ProviderError: the session came up without the provider.
+    """
+    module = onnxruntime()
+    options = module.SessionOptions()
+    options.log_severity_level = _QUIET
+    options.intra_op_num_threads = threads or 0
+    options.enable_mem_pattern = False  # a plan per input shape would be kept for every prompt length ever seen
+    for key, value in (settings or {}).items():
+        options.add_session_config_entry(key, value)
+    with translated(f"loading {path}"):
+        session = module.InferenceSession(str(path), options, providers=_provider_list(provider))
+    session.disable_fallback()
+    if PROVIDERS[provider] not in session.get_providers():
+        raise ProviderError(f"provider={provider!r} did not start for {path}; run `onnxlm doctor` to see why.")
+    return session
+
+
+@contextmanager
+def translated(doing: str) -> Iterator[None]:
+    """Turn whatever ONNX Runtime raises into ExecutionError; its exceptions share no base but Exception."""
+    try:
+        yield
+    except (MemoryError, KeyboardInterrupt):
+        raise
+    except Exception as error:  # the border: pybind classes derive from Exception alone
+        raise ExecutionError(f"ONNX Runtime failed while {doing}: {_first_line(error)}") from error
+
+
+def check_session(session: Any, graph: Graph) -> None:
+    """Raise ManifestError unless the session's inputs and outputs are those of the manifest, by name and type."""
+    _check_side(graph.file, "input", session.get_inputs(), graph.inputs)
+    _check_side(graph.file, "output", session.get_outputs(), graph.outputs)
+
+
+def operator_has_input(operator: str, name: str) -> bool:
+    """Whether this ONNX Runtime's schema of a com.microsoft operator has an input of that name."""
+    onnxruntime()
+    state = importlib.import_module("onnxruntime.capi.onnxruntime_pybind11_state")
+    schemas = [s for s in state.get_all_operator_schema() if s.name == operator and s.domain == "com.microsoft"]
+    return any(port.name == name for schema in schemas for port in schema.inputs)
+
+
+def _provider_list(provider: ProviderName) -> list[Any]:
+    if provider == "cpu":
+        return [PROVIDERS["cpu"]]
+    # The arena must grow by what is asked for: doubling it would take the memory that keys and values need.
+    return [(PROVIDERS["cuda"], {"arena_extend_strategy": "kSameAsRequested"}), PROVIDERS["cpu"]]
+
+
+def _check_side(file: str, kind: str, actual: Sequence[Any], ports: Sequence[Port]) -> None:
+    found = {node.name: node for node in actual}
+    expected = {port.name for port in ports}
+    if found.keys() != expected:
+        missing, extra = sorted(expected - found.keys()), sorted(found.keys() - expected)
+        raise ManifestError(
+            f"{file}: the graph's {kind}s are not those of the manifest (missing {missing[:3]}, "
+            f"unexpected {extra[:3]}). Graph and manifest are from different exports: export again."
+        )
+    for port in ports:
+        node = found[port.name]
+        sizes = [a if isinstance(a, int) else None for a in node.shape]
+        wanted = [s if isinstance(s, int) else None for s in port.shape]
+        if _ELEMENT_TYPES.get(node.type) != port.dtype or sizes != wanted:
+            raise ManifestError(
+                f"{file}: {kind} {port.name} is {node.type} {node.shape} in the graph, and {port.dtype} "
+                f"{list(port.shape)} in the manifest. Export again."
+            )
+
+
+def _first_line(error: Exception) -> str:
+    return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
