@@ -52,10 +52,17 @@ class Rows(Protocol):
 
     rows: int
     generation: int
+    device: str  # "cpu" or "cuda"
 
     @property
     def capacity(self) -> int:
         """Tokens that a row can hold without growing."""
+
+    def pointer(self, tensor: int, row: int) -> int:
+        """Address of a row of a cache tensor."""
+
+    def shape(self, tensor: int, rows: int) -> tuple[int, ...]:
+        """`[rows, kv_heads, capacity, head_width]` of a run of rows."""
 
     def reserve(self, length: int) -> None:
         """Make every row able to hold `length` tokens."""
@@ -79,7 +86,37 @@ class Rows(Protocol):
         """Drop the memory."""
 
 
-class PagedRows:
+class HostRows:
+    """What both kinds of host memory do with numpy arrays `[rows, kv_heads, capacity, head_width]`."""
+
+    device = "cpu"
+    arrays: list[Array]
+
+    def pointer(self, tensor: int, row: int) -> int:
+        """Address of a row of a cache tensor."""
+        array = self.arrays[tensor]
+        return int(array.ctypes.data) + row * array.strides[0]
+
+    def shape(self, tensor: int, rows: int) -> tuple[int, ...]:
+        """`[rows, kv_heads, capacity, head_width]` of a run of rows."""
+        return (rows, *self.arrays[tensor].shape[1:])
+
+    def move(self, source: int, target: int, length: int) -> None:
+        """Copy the live tokens of one row over another row."""
+        for array in self.arrays:
+            array[target, :, :length] = array[source, :, :length]
+
+    def read(self, row: int, start: int, stop: int) -> list[Array]:
+        """Copies of positions `[start, stop)` of every tensor."""
+        return [array[row, :, start:stop].copy() for array in self.arrays]
+
+    def write(self, row: int, start: int, block: Sequence[Array]) -> None:
+        """Put a block back at `start`."""
+        for array, part in zip(self.arrays, block, strict=True):
+            array[row, :, start : start + part.shape[1]] = part
+
+
+class PagedRows(HostRows):
     """Rows of anonymous private memory: reserving costs nothing, a page is committed when first written.
 
     The capacity is rounded up so that every head of every row starts on a page of its own (release is exact, and a
@@ -109,11 +146,6 @@ class PagedRows:
         """Rows have their full capacity from the start."""
         assert length <= self._capacity
 
-    def move(self, source: int, target: int, length: int) -> None:
-        """Copy the live tokens of one row over another row."""
-        for array in self.arrays:
-            array[target, :, :length] = array[source, :, :length]
-
     def release(self, row: int, keep: int) -> None:
         """Give all whole pages beyond `keep` tokens back to the operating system."""
         for tensor, start in zip(self._tensors, self._starts, strict=True):
@@ -142,22 +174,13 @@ class PagedRows:
             base = start + (row * tensor.kv_heads + head) * width * self._capacity
             self._memory.madvise(mmap.MADV_DONTNEED, base + low * mmap.PAGESIZE, size)
 
-    def read(self, row: int, start: int, stop: int) -> list[Array]:
-        """Copies of positions `[start, stop)` of every tensor."""
-        return [array[row, :, start:stop].copy() for array in self.arrays]
-
-    def write(self, row: int, start: int, block: Sequence[Array]) -> None:
-        """Put a block back at `start`."""
-        for array, part in zip(self.arrays, block, strict=True):
-            array[row, :, start : start + part.shape[1]] = part
-
     def close(self) -> None:
         """Give every page back now; the reservation itself goes when the last binding to it does."""
         self._memory.madvise(mmap.MADV_DONTNEED)
         self.arrays = []
 
 
-class GrowingRows:
+class GrowingRows(HostRows):
     """Rows in plain host memory with one capacity for all, grown by buckets: allocate, copy, free."""
 
     def __init__(self, tensors: Sequence[CacheTensor], rows: int, limit: int) -> None:
@@ -185,26 +208,11 @@ class GrowingRows:
         self.arrays, self._capacity = grown, capacity
         self.generation += 1
 
-    def move(self, source: int, target: int, length: int) -> None:
-        """Copy the live tokens of one row over another row."""
-        for array in self.arrays:
-            array[target, :, :length] = array[source, :, :length]
-
     def release(self, row: int, keep: int) -> None:
         """Rows share one capacity, so a single row has nothing to give back."""
 
     def forget(self, row: int, before: int, after: int) -> None:
         """Nothing can be given back by the page."""
-
-    def read(self, row: int, start: int, stop: int) -> list[Array]:
-        """Copies of positions `[start, stop)` of every tensor."""
-        return [array[row, :, start:stop].copy() for array in self.arrays]
-
-    def write(self, row: int, start: int, block: Sequence[Array]) -> None:
-        """Put a block back at `start`, growing where needed."""
-        self.reserve(start + block[0].shape[1])
-        for array, part in zip(self.arrays, block, strict=True):
-            array[row, :, start : start + part.shape[1]] = part
 
     def close(self) -> None:
         """Drop the memory."""

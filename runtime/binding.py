@@ -1,0 +1,76 @@
+"""Inputs and outputs of a run, bound once and used for many runs: only what changes is written between two runs."""
+
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from .manifest import Graph
+from .ports import Port, cache_pairs
+from .session import onnxruntime, translated
+
+IntArray = npt.NDArray[np.integer[Any]]
+FloatArray = npt.NDArray[np.floating[Any]]
+
+
+class CacheMemory(Protocol):
+    """Where the cache tensors lie, as far as a binding needs to know."""
+
+    device: str
+
+    def pointer(self, tensor: int, row: int) -> int:
+        """Address of a row of a cache tensor."""
+
+    def shape(self, tensor: int, rows: int) -> tuple[int, ...]:
+        """`[rows, kv_heads, capacity, head_width]`."""
+
+
+class Binding:
+    """One session with rows `first … first + count - 1` of the cache bound to it, past and present alike.
+
+    Args:
+        session: the ONNX Runtime session.
+        graph: its ports, from the manifest.
+        memory: the cache tensors, in the order of `cache_pairs`.
+        first, count: the rows.
+        logits: [outputs, vocab], contiguous; every run overwrites it.
+    """
+
+    def __init__(
+        self, session: Any, graph: Graph, memory: CacheMemory, first: int, count: int, logits: FloatArray
+    ) -> None:
+        self._session = session
+        self._names: dict[str, str] = {port.role: port.name for port in graph.inputs}
+        self.on_host = memory.device == "cpu"
+        self._held: dict[str, Any] = {}  # what the binding points into must outlive it
+        with translated("binding the cache"):
+            self._binding = session.io_binding()
+            self._bind_cache(graph, memory, first, count)
+        self._hold_output(next(port for port in graph.outputs if port.role == "logits"), logits)
+
+    def set_input(self, role: str, array: IntArray) -> None:
+        """Bind one small host array; on CPU, later changes of the array are seen by later runs."""
+        self._held[role] = array
+        with translated(f"binding {role}"):
+            if self.on_host:
+                value = onnxruntime().OrtValue.ortvalue_from_numpy(array)
+                self._binding.bind_ortvalue_input(self._names[role], value)
+            else:
+                self._binding.bind_cpu_input(self._names[role], array)  # copied to the device now
+
+    def run(self, options: Any = None) -> None:
+        """Run the graph on what is bound."""
+        with translated("running a step"):
+            self._session.run_with_iobinding(self._binding, options)
+
+    def _bind_cache(self, graph: Graph, memory: CacheMemory, first: int, count: int) -> None:
+        for index, (past, present) in enumerate(cache_pairs(graph.inputs, graph.outputs)):
+            place = (memory.device, 0, np.dtype(past.dtype), memory.shape(index, count), memory.pointer(index, first))
+            self._binding.bind_input(past.name, *place)
+            self._binding.bind_output(present.name, *place)
+
+    def _hold_output(self, port: Port, logits: FloatArray) -> None:
+        assert logits.flags.c_contiguous
+        self._held[port.role] = logits
+        with translated("binding the logits"):
+            self._binding.bind_ortvalue_output(port.name, onnxruntime().OrtValue.ortvalue_from_numpy(logits))

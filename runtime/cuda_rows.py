@@ -1,0 +1,132 @@
+"""Rows of the cache in GPU memory: one capacity for all rows, grown by buckets, copied by the CUDA runtime."""
+
+import ctypes
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from .errors import ExecutionError
+from .kv_cache import Array, CacheTensor, next_bucket
+from .session import onnxruntime, translated
+
+_RUNTIMES = ("libcudart.so.13", "libcudart.so.12", "libcudart.so")
+_TO_DEVICE, _TO_HOST, _ON_DEVICE = 1, 2, 3  # cudaMemcpyKind
+_FIRST_CAPACITY = 256
+
+
+class CudaRows:
+    """StepExecutor's memory on the device. A token's row of one head is contiguous, heads lie `capacity` tokens apart,
+    so every copy is one two-dimensional copy per tensor.
+    """
+
+    device = "cuda"
+
+    def __init__(self, tensors: Sequence[CacheTensor], rows: int, limit: int) -> None:
+        self.rows = rows
+        self.generation = 0
+        self._tensors = tuple(tensors)
+        self._limit = limit
+        self._capacity = 0
+        self._values: list[Any] = []
+        self._runtime = _cuda_runtime()
+        self.reserve(min(_FIRST_CAPACITY, limit))
+
+    @property
+    def capacity(self) -> int:
+        """Tokens per row at present."""
+        return self._capacity
+
+    def pointer(self, tensor: int, row: int) -> int:
+        """Device address of a row of a cache tensor."""
+        return int(self._values[tensor].data_ptr()) + row * self._tensors[tensor].token_bytes * self._capacity
+
+    def shape(self, tensor: int, rows: int) -> tuple[int, ...]:
+        """`[rows, kv_heads, capacity, head_width]` of a run of rows."""
+        return self._tensors[tensor].shape(rows, self._capacity)
+
+    def reserve(self, length: int) -> None:
+        """Grow every tensor to the next bucket that holds `length` tokens: allocate, copy, free, one at a time."""
+        if length <= self._capacity:
+            return
+        old, new = self._capacity, next_bucket(length, self._limit)
+        for index, tensor in enumerate(self._tensors):
+            grown = self._new(tensor, new)
+            if old:
+                width = tensor.head_width * tensor.dtype.itemsize
+                heads = self.rows * tensor.kv_heads
+                source, target = int(self._values[index].data_ptr()), int(grown.data_ptr())
+                self._copy(target, new * width, source, old * width, old * width, heads, _ON_DEVICE)
+                self._finish_copies()  # before the old tensor is freed
+                self._values[index] = grown
+            else:
+                self._values.append(grown)
+        self._capacity = new
+        self.generation += 1
+
+    def move(self, source: int, target: int, length: int) -> None:
+        """Copy the live tokens of one row over another row."""
+        for index, tensor in enumerate(self._tensors):
+            width = tensor.head_width * tensor.dtype.itemsize
+            pitch = self._capacity * width
+            places = self.pointer(index, target), pitch, self.pointer(index, source), pitch
+            self._copy(*places, length * width, tensor.kv_heads, _ON_DEVICE)
+        self._finish_copies()
+
+    def release(self, row: int, keep: int) -> None:
+        """Rows share one capacity, so a single row has nothing to give back."""
+
+    def forget(self, row: int, before: int, after: int) -> None:
+        """Nothing can be given back by the page."""
+
+    def read(self, row: int, start: int, stop: int) -> list[Array]:
+        """Host copies of positions `[start, stop)` of every tensor."""
+        block = [np.empty((t.kv_heads, stop - start, t.head_width), t.dtype) for t in self._tensors]
+        for index, (tensor, part) in enumerate(zip(self._tensors, block, strict=True)):
+            width = tensor.head_width * tensor.dtype.itemsize
+            size, source = (stop - start) * width, self.pointer(index, row) + start * width
+            self._copy(part.ctypes.data, size, source, self._capacity * width, size, tensor.kv_heads, _TO_HOST)
+        return block
+
+    def write(self, row: int, start: int, block: Sequence[Array]) -> None:
+        """Put a host block back at `start`."""
+        self.reserve(start + block[0].shape[1])
+        for index, (tensor, part) in enumerate(zip(self._tensors, block, strict=True)):
+            width = tensor.head_width * tensor.dtype.itemsize
+            size, target = part.shape[1] * width, self.pointer(index, row) + start * width
+            source = np.ascontiguousarray(part)
+            self._copy(target, self._capacity * width, source.ctypes.data, size, size, tensor.kv_heads, _TO_DEVICE)
+        self._finish_copies()
+
+    def close(self) -> None:
+        """Free the device memory."""
+        self._values = []
+
+    def _new(self, tensor: CacheTensor, capacity: int) -> Any:
+        shape = list(tensor.shape(self.rows, capacity))
+        with translated(f"allocating {tensor.name} {shape} on the GPU (lower --kv-memory or max_concurrency)"):
+            return onnxruntime().OrtValue.ortvalue_from_shape_and_type(shape, tensor.dtype.type, self.device, 0)
+
+    def _copy(
+        self, target: int, target_pitch: int, source: int, source_pitch: int, width: int, height: int, kind: int
+    ) -> None:
+        status = self._runtime.cudaMemcpy2D(target, target_pitch, source, source_pitch, width, height, kind)
+        if status:
+            raise ExecutionError(f"cudaMemcpy2D failed with CUDA error {status} while copying keys and values.")
+
+    def _finish_copies(self) -> None:
+        """ONNX Runtime computes on a stream of its own, which does not wait for these copies."""
+        if status := self._runtime.cudaDeviceSynchronize():
+            raise ExecutionError(f"CUDA error {status} after copying keys and values.")
+
+
+def _cuda_runtime() -> Any:
+    for name in _RUNTIMES:
+        try:
+            library = ctypes.CDLL(name)
+        except OSError:
+            continue
+        pointer, size = ctypes.c_void_p, ctypes.c_size_t
+        library.cudaMemcpy2D.argtypes = [pointer, size, pointer, size, size, size, ctypes.c_int]
+        return library
+    raise ExecutionError(f"None of {', '.join(_RUNTIMES)} can be loaded: pip install 'onnxlm[gpu]' brings it.")

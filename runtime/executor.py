@@ -1,0 +1,264 @@
+"""One step of the model: prefill a chunk of one row, or decode one token for many. The seam an embedder replaces."""
+
+import threading
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+
+from .binding import Binding, FloatArray, IntArray
+from .bundle import Bundle
+from .errors import ExecutionError
+from .kv_cache import Array, CacheTensor, GrowingRows, PagedRows, Rows, pages_supported
+from .manifest import Graph, Manifest
+from .ports import cache_pairs
+from .session import ProviderName, check_session, onnxruntime, open_session
+
+MAX_REWIND = 64  # tokens that a sequence may go back after a step: a draft that is not accepted
+
+
+class StepInterrupted(Exception):  # noqa: N818  # not a failure: somebody asked for it
+    """A running prefill was stopped by `interrupt`; nothing is committed, so there is nothing to undo."""
+
+
+class StepExecutor(Protocol):
+    """Computes steps over rows of a cache. It keeps no lengths: the caller says how much of a row is live.
+
+    Every call comes from one thread, except `interrupt`. Logits are views that the next call overwrites. An exception
+    means that no length may grow; it must leave tokens below the lengths that were passed untouched.
+
+    Attributes:
+        rows: how many rows there are.
+        capacity: most tokens of one row.
+        vocab_size: width of the logits.
+        bytes_per_token: what one token of the cache costs.
+    """
+
+    rows: int
+    capacity: int
+    vocab_size: int
+    bytes_per_token: int
+
+    def prefill(self, row: int, past: int, ids: IntArray) -> FloatArray:
+        """Put `ids` [n] at positions `past …` of the row; returns the logits [vocab] after the last of them."""
+
+    def decode(self, ids: IntArray, lengths: IntArray) -> FloatArray:
+        """Put `ids[r]` at position `lengths[r]` of each row r = 0 … n-1; returns logits [n, vocab]."""
+
+    def move(self, source: int, target: int, length: int) -> None:
+        """Copy the first `length` tokens of one row over another row."""
+
+    def release(self, row: int, keep: int = 0) -> None:
+        """The row's tokens from `keep` on are not needed any more: give their memory back."""
+
+    def read(self, row: int, start: int, stop: int) -> list[Array]:
+        """Copies of the keys and values at positions `[start, stop)`: what `write` takes."""
+
+    def write(self, row: int, start: int, block: list[Array]) -> None:
+        """Put back what `read` returned, at position `start`."""
+
+    def interrupt(self) -> None:
+        """From any thread: make a running `prefill` raise StepInterrupted soon; does nothing when none runs."""
+
+    def close(self) -> None:
+        """Release sessions and memory."""
+
+
+class OnnxExecutor:
+    """StepExecutor over a bundle's graphs, every cache tensor bound in place (present = past).
+
+    Args:
+        bundle: the opened bundle.
+        provider: where it runs.
+        rows: rows of the cache.
+        context: most tokens of one row; None is the model's context length.
+        threads: threads inside one step.
+        two_sessions: load decode.onnx too, instead of running decode steps on prefill.onnx. See `sessions.py`.
+    """
+
+    def __init__(
+        self,
+        bundle: Bundle,
+        provider: ProviderName = "cpu",
+        *,
+        rows: int,
+        context: int | None = None,
+        threads: int | None = None,
+        two_sessions: bool = False,
+    ) -> None:
+        manifest = bundle.manifest
+        self.rows = rows
+        self.vocab_size = manifest.architecture.vocab_size
+        self.bytes_per_token = manifest.kv_cache.bytes_per_token
+        self.capacity = min(context or manifest.architecture.context_length, manifest.architecture.context_length)
+        graphs = manifest.graphs
+        self._prefill = _LoadedGraph(bundle.folder, graphs.prefill, provider, threads)
+        self._decode = _LoadedGraph(bundle.folder, graphs.decode, provider, threads) if two_sessions else self._prefill
+        tensors = cache_tensors(manifest)
+        self._windowed = any(tensor.window is not None for tensor in tensors)
+        self.memory = _allocate(tensors, rows, self.capacity, provider)
+        self._logits = np.zeros((rows, self.vocab_size), _logits_type(graphs.prefill))
+        self._bindings: dict[tuple[str, int], _Step] = {}
+        self._generation = self.memory.generation
+        self._interruptible = _Interruptible()
+
+    def prefill(self, row: int, past: int, ids: IntArray) -> FloatArray:
+        """Put `ids` [n] at positions `past …` of the row; returns the logits [vocab] after the last of them."""
+        step = self._step("prefill", row, past + len(ids))
+        step.set_lengths(past + len(ids))
+        step.set_ids(np.ascontiguousarray(ids, np.int64)[None])
+        with self._interruptible as options:
+            step.run(options)
+        self._forget(row, past, past + len(ids))
+        logits: FloatArray = step.logits[0]
+        return logits
+
+    def decode(self, ids: IntArray, lengths: IntArray) -> FloatArray:
+        """Put `ids[r]` at position `lengths[r]` of each row r = 0 … n-1; returns logits [n, vocab]."""
+        longest = int(lengths.max()) + 1
+        step = self._step("decode", len(ids), longest)
+        step.set_lengths(longest, lengths)
+        step.inputs["input_ids"][:, 0] = ids
+        step.run(None)
+        if self._windowed:
+            for row, length in enumerate(lengths.tolist()):
+                self._forget(row, length, length + 1)
+        return step.logits
+
+    def move(self, source: int, target: int, length: int) -> None:
+        """Copy the first `length` tokens of one row over another row."""
+        self.memory.move(source, target, length)
+
+    def release(self, row: int, keep: int = 0) -> None:
+        """Give back the memory of the row's tokens from `keep` on."""
+        self.memory.release(row, keep)
+
+    def read(self, row: int, start: int, stop: int) -> list[Array]:
+        """Copies of the keys and values at positions `[start, stop)`, one array per cache tensor."""
+        return self.memory.read(row, start, stop)
+
+    def write(self, row: int, start: int, block: list[Array]) -> None:
+        """Put back what `read` returned, at position `start`."""
+        self.memory.write(row, start, block)
+
+    def interrupt(self) -> None:
+        """Make a running `prefill` raise StepInterrupted between two kernels."""
+        self._interruptible.interrupt()
+
+    def close(self) -> None:
+        """Release sessions and memory; the executor cannot be used afterwards."""
+        self._bindings.clear()
+        del self._prefill, self._decode
+        self.memory.close()
+
+    def _forget(self, row: int, before: int, after: int) -> None:
+        if self._windowed:  # what a rejected draft may still need is kept
+            self.memory.forget(row, max(0, before - MAX_REWIND), max(0, after - MAX_REWIND))
+
+    def _step(self, role: str, number: int, length: int) -> "_Step":
+        """The bound step of one prefill row, or of one decode batch size, able to hold `length` tokens."""
+        if length > self.capacity:
+            raise ExecutionError(f"A step would need {length} tokens in one row, and a row holds {self.capacity}.")
+        self.memory.reserve(length)
+        if self._generation != self.memory.generation:  # the cache moved: every binding points into freed memory
+            self._bindings.clear()
+            self._generation = self.memory.generation
+        key = (role, number)
+        if key not in self._bindings:
+            loaded, first, count = (self._prefill, number, 1) if role == "prefill" else (self._decode, 0, number)
+            self._bindings[key] = _Step(loaded, self.memory, first, count, self._logits[:count])
+        return self._bindings[key]
+
+
+class _LoadedGraph:
+    """A session and its ports."""
+
+    def __init__(self, folder: Path, graph: Graph, provider: ProviderName, threads: int | None) -> None:
+        self.graph = graph
+        self.session = open_session(folder / graph.file, provider, threads)
+        check_session(self.session, graph)
+        index = next((port for port in graph.inputs if port.role == "logits_index"), None)
+        self.has_index = index is not None
+        self.flat_index = index is not None and index.shape == ("selected",)
+
+
+class _Step:
+    """A binding with its small inputs. On CPU they are bound once and only overwritten between two runs."""
+
+    def __init__(self, loaded: _LoadedGraph, memory: Rows, first: int, count: int, logits: FloatArray) -> None:
+        self.logits = logits
+        self._binding = Binding(loaded.session, loaded.graph, memory, first, count, logits)
+        self._flat_index = loaded.flat_index
+        self.inputs: dict[str, IntArray] = {
+            "input_ids": np.zeros((count, 1), np.int64),
+            "seqlens_k": np.zeros(count, np.int32),
+            "total_sequence_length": np.zeros((), np.int32),
+        }
+        if loaded.has_index:
+            self.inputs["logits_index"] = np.arange(count) if loaded.flat_index else np.zeros(count, np.int64)
+        for role, array in self.inputs.items():
+            self._binding.set_input(role, array)
+
+    def set_lengths(self, longest: int, lengths: IntArray | None = None) -> None:
+        """Tell the attention that rows hold `lengths` tokens before this step, `longest` the most after it."""
+        self.inputs["seqlens_k"][:] = longest - 1 if lengths is None else lengths
+        self.inputs["total_sequence_length"][...] = longest
+
+    def set_ids(self, ids: IntArray) -> None:
+        """Bind `ids` [1, n] and ask for the logits after the last of them."""
+        self.inputs["input_ids"] = ids
+        self._binding.set_input("input_ids", ids)
+        self.inputs["logits_index"][0] = ids.shape[1] - 1
+
+    def run(self, options: Any) -> None:
+        """Run what is bound."""
+        if not self._binding.on_host:
+            for role, array in self.inputs.items():
+                self._binding.set_input(role, array)
+        self._binding.run(options)
+
+
+class _Interruptible:
+    """`with` this around a run; `interrupt` from another thread then stops exactly that run."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._options: Any = None
+
+    def __enter__(self) -> Any:
+        with self._lock:
+            self._options = onnxruntime().RunOptions()
+            return self._options
+
+    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
+        with self._lock:
+            options, self._options = self._options, None
+        if isinstance(error, ExecutionError) and options.terminate:
+            raise StepInterrupted from error
+
+    def interrupt(self) -> None:
+        with self._lock:
+            if self._options is not None:
+                self._options.terminate = True
+
+
+def cache_tensors(manifest: Manifest) -> list[CacheTensor]:
+    """The cache tensors of a bundle in the order of `cache_pairs`: all keys, then all values."""
+    windows = [layer.window for layer in manifest.architecture.layers] * 2
+    pairs = list(cache_pairs(manifest.graphs.prefill.inputs, manifest.graphs.prefill.outputs))
+    return [
+        CacheTensor(past.name, int(past.shape[1]), int(past.shape[3]), np.dtype(past.dtype), window)
+        for (past, _), window in zip(pairs, windows, strict=True)
+    ]
+
+
+def _allocate(tensors: list[CacheTensor], rows: int, capacity: int, provider: ProviderName) -> Rows:
+    if provider == "cuda":
+        from .cuda_rows import CudaRows
+
+        return CudaRows(tensors, rows, capacity)
+    return PagedRows(tensors, rows, capacity) if pages_supported() else GrowingRows(tensors, rows, capacity)
+
+
+def _logits_type(graph: Graph) -> np.dtype[Any]:
+    return np.dtype(next(port.dtype for port in graph.outputs if port.role == "logits"))
