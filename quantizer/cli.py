@@ -81,19 +81,22 @@ def _as_data(result: "Result") -> dict[str, Any]:
 
 
 def _print_table(output: Path, result: "Result") -> None:
-    from rich.console import Console
-    from rich.table import Table
-
     from .summary import summarize
 
-    table = Table(box=None, pad_edge=False)
-    for title in ("matrix", "count", "stored", "before", "after", "mean error", "worst"):
-        table.add_column(title, justify="left" if title in ("matrix", "stored") else "right")
+    rows: list[tuple[str, ...]] = [("matrix", "count", "stored", "before", "after", "mean error", "worst")]
     for line in summarize(result):
         sizes = [f"{size / 2**20:.1f} MiB" for size in (line.bytes_before, line.bytes_after)]
-        errors = [f"{error:.2%}" for error in (line.mean_error, line.worst_error)]
-        table.add_row(line.name, str(line.count), line.stored, *sizes, *errors)
-    console = Console()
-    console.print(table)
+        rows.append(
+            (line.name, str(line.count), line.stored, *sizes, f"{line.mean_error:.2%}", f"{line.worst_error:.2%}")
+        )
+    for text in _columns(rows, left={0, 2}):
+        click.echo(text)
     size = sum(entry.size for entry in result.manifest.files.values())
-    console.print(f"{output}: {size / 2**20:.1f} MiB, {result.bits_per_weight:.2f} bits per weight", highlight=False)
+    click.echo(f"{output}: {size / 2**20:.1f} MiB, {result.bits_per_weight:.2f} bits per weight")
+
+
+def _columns(rows: list[tuple[str, ...]], left: set[int]) -> "Iterator[str]":
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        cells = [c.ljust(w) if i in left else c.rjust(w) for i, (c, w) in enumerate(zip(row, widths, strict=True))]
+        yield "  ".join(cells).rstrip()

@@ -158,4 +158,4 @@ def _describe(manifest: Manifest, graphs: Graphs, recipe: Recipe, outcomes: list
 
 
 def _operator(node: ir.Node) -> str:
-    return node.op_type if node.domain in ("", "ai.onnx") else f"{node.domain}.{node.op_type}"
+    return f"{node.domain or 'ai.onnx'}::{node.op_type}"

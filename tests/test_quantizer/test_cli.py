@@ -1,0 +1,36 @@
+"""`onnxlm quantize` as a user calls it."""
+
+import json
+
+from click.testing import CliRunner
+
+from runtime.cli import main
+
+
+def call(*arguments):
+    return CliRunner().invoke(main, ["quantize", *map(str, arguments)])
+
+
+def test_quantize_prints_a_table(tiny_bundle, tmp_path):
+    done = call(tiny_bundle, "-o", tmp_path / "q", "--bits", "4", "--group-size", "32")
+    assert done.exit_code == 0, done.output
+    assert "bits per weight" in done.stdout
+    assert "int4 g32 asymmetric" in done.stdout
+
+
+def test_json_is_data(tiny_bundle, tmp_path):
+    done = call(tiny_bundle, "-o", tmp_path / "q", "--bits", "8", "--symmetric", "--json")
+    data = json.loads(done.stdout)
+    assert data["bits_per_weight"] > 8
+    assert {kind["stored"] for kind in data["kinds"]} == {"int8 g32 symmetric"}
+
+
+def test_errors_are_one_line(tiny_bundle, tmp_path):
+    done = call(tiny_bundle, "-o", tmp_path / "q", "--exclude", "nothing.like.this")
+    assert done.exit_code == 1
+    assert done.stderr.strip().startswith("Error: exclude: 'nothing.like.this' matches no matrix")
+    assert call(tiny_bundle, "-o", tmp_path / "q", "--group-size", "24").exit_code == 2
+
+
+def test_help_has_an_example():
+    assert "onnxlm quantize smol -o smol-int4" in call("--help").stdout
