@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from exporter.tokenizer_gguf import tokenizer_files
+from exporter.tokenizer_gguf import gguf_tokenizer_files
 from runtime.errors import CheckpointError, UnsupportedError
 
 from .checkpoint import Checkpoint, FloatArray, PackedTensor
@@ -63,7 +63,7 @@ def open_gguf(path: Path) -> Checkpoint:
         config={**config, **ids},
         generation_config=ids,
         tensors=_tensors(file, family, config),
-        tokenizer_files=tokenizer_files(file.metadata, str(path)),
+        tokenizer_files=gguf_tokenizer_files(file.metadata, str(path)),
         files=(path,),
         licence=_text_or_none(file.metadata.get("general.license")),
     )

@@ -84,7 +84,7 @@ class _Header:
         return struct.unpack("<" + code, self.take(struct.calcsize("<" + code)))[0]
 
     def text(self) -> str:
-        data = self.take(self.number("Q"))
+        data = self.take(int.from_bytes(self.take(8), "little"))
         try:
             return data.decode()
         except UnicodeDecodeError as error:

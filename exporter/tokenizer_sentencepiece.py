@@ -1,0 +1,80 @@
+"""SentencePiece BPE: spaces are the character ▁, words are not cut apart, unknown characters fall back to bytes."""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Literal
+
+from runtime.errors import CheckpointError
+
+from .tokenizer_vocabulary import Vocabulary, add_ends, add_tokens
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
+
+SPACE = "▁"
+Style = Literal["metaspace", "legacy", "gemma"]
+
+# By general.architecture; nothing else in the file says which.
+STYLES: Mapping[str, Style] = {"gemma": "gemma", "gemma2": "gemma", "gemma3": "gemma", "phi3": "legacy"}
+
+
+def sentencepiece_tokenizer(vocabulary: Vocabulary) -> "Tokenizer":
+    """The tokenizer of a GGUF file whose `tokenizer.ggml.model` is "llama"."""
+    from tokenizers import Tokenizer, models
+
+    style = STYLES.get(str(vocabulary.metadata.get("general.architecture")), "metaspace")
+    texts = [SPACE * len(text) if style == "gemma" and not text.strip(" ") else text for text in vocabulary.tokens]
+    ids = {text: i for i, text in enumerate(texts)}
+    merges = vocabulary.merges
+    if merges is None:
+        merges = _implied_merges(ids, _ranks(vocabulary, style))
+    unknown = vocabulary.role("unknown")
+    model = models.BPE(
+        ids, merges, byte_fallback=True, fuse_unk=True, unk_token=None if unknown is None else texts[unknown]
+    )
+    tokenizer = Tokenizer(model)
+    _dress(tokenizer, style, prefix=vocabulary.get("add_space_prefix", True) is not False)
+    add_tokens(tokenizer, vocabulary, texts)
+    add_ends(tokenizer, vocabulary, bos=True)
+    return tokenizer
+
+
+def _ranks(vocabulary: Vocabulary, style: Style) -> list[float]:
+    """What orders the merges, greater first: the scores, or for Gemma the position."""
+    if style == "gemma":
+        return [-float(i) for i in range(len(vocabulary.tokens))]
+    scores = [float(score) for score in vocabulary.get("scores", ())]
+    if len(scores) != len(vocabulary.tokens):
+        raise CheckpointError(
+            f"{vocabulary.where}: {len(scores)} entries in tokenizer.ggml.scores for {len(vocabulary.tokens)} tokens."
+        )
+    return scores
+
+
+def _implied_merges(ids: Mapping[str, int], ranks: list[float]) -> list[tuple[str, str]]:
+    """Every way to cut a token into two tokens is a merge; the token of the greatest rank comes first."""
+    cuts = [
+        (ranks[i], at, len(text) - at, text[:at], text[at:])
+        for text, i in ids.items()
+        for at in range(1, len(text))
+        if text[:at] in ids and text[at:] in ids
+    ]
+    cuts.sort(key=lambda cut: cut[:3], reverse=True)
+    return [(left, right) for *_, left, right in cuts]
+
+
+def _dress(tokenizer: "Tokenizer", style: Style, prefix: bool) -> None:
+    """What happens to spaces on the way in and out. `prefix`: the text gets a space in front."""
+    from tokenizers import decoders, normalizers, pre_tokenizers
+
+    steps = [decoders.Replace(SPACE, " "), decoders.ByteFallback(), decoders.Fuse()]
+    if prefix and style != "gemma":
+        steps.append(decoders.Strip(" ", 1, 0))
+    tokenizer.decoder = decoders.Sequence(steps)
+    if style == "gemma":
+        tokenizer.normalizer = normalizers.Replace(" ", SPACE)
+        tokenizer.pre_tokenizer = pre_tokenizers.Split(" ", "merged_with_previous")
+    elif style == "legacy":
+        tokenizer.normalizer = normalizers.Sequence([normalizers.Prepend(SPACE), normalizers.Replace(" ", SPACE)])
+    else:
+        scheme = "first" if prefix else "never"
+        tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(SPACE, prepend_scheme=scheme, split=False)
