@@ -1,0 +1,89 @@
+"""What this machine offers: cores, instruction sets, memory and how fast it reads it."""
+
+import os
+import platform
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+from .memory import available_memory
+
+# Flag in /proc/cpuinfo → what it is called here. Those that decide how fast quantized products run.
+_FLAGS = {
+    "avx2": "AVX2", "avx512f": "AVX-512", "avx_vnni": "VNNI", "avx512_vnni": "VNNI", "avx512_bf16": "BF16",
+    "avx512_fp16": "FP16", "amx_int8": "AMX int8", "amx_bf16": "AMX bf16",
+    "asimddp": "dot product", "i8mm": "int8 matmul", "bf16": "BF16", "sve": "SVE",
+}  # fmt: skip
+_INTEGER_DOT = ("VNNI", "dot product", "int8 matmul")
+
+
+@dataclass(frozen=True)
+class Machine:
+    """One machine. `cores` are those this process may use; bandwidth in bytes per second, 0 if not measured."""
+
+    system: str
+    processor: str
+    cores: int
+    features: tuple[str, ...]
+    available_memory: int
+    read_bandwidth: float
+
+    @property
+    def integer_dot(self) -> str | None:
+        """The instruction set that multiplies 8-bit integers quickly, if there is one."""
+        return next((name for name in _INTEGER_DOT if name in self.features), None)
+
+
+def this_machine(*, measure: bool = True) -> Machine:
+    """Look at this machine; with `measure` also read memory for about a quarter of a second."""
+    fields = _processor_fields()
+    cores = usable_cores()
+    return Machine(
+        system=f"{platform.system()} {platform.machine()}",
+        processor=fields.get("model name") or platform.processor() or "unknown",
+        cores=cores,
+        features=_features(fields),
+        available_memory=available_memory(),
+        read_bandwidth=read_bandwidth(cores) if measure else 0.0,
+    )
+
+
+def usable_cores() -> int:
+    """Cores that this process may run on: its affinity, or the control group's quota where that is less."""
+    affinity = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    try:
+        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text(encoding="ascii").split()
+        return affinity if quota == "max" else max(1, min(affinity, int(quota) // int(period)))
+    except (OSError, ValueError):
+        return affinity
+
+
+def read_bandwidth(threads: int, size: int = 256 << 20) -> float:
+    """Bytes per second with which `threads` threads read memory: the best of three passes over `size` bytes."""
+    import numpy as np
+
+    size = min(size, available_memory() // 4)
+    parts = np.array_split(np.ones(size // 8, np.int64), threads)
+    best = 0.0
+    with ThreadPoolExecutor(threads) as pool:
+        for _ in range(3):
+            started = time.perf_counter()
+            list(pool.map(np.add.reduce, parts))
+            best = max(best, size / (time.perf_counter() - started))
+    return best
+
+
+def _processor_fields() -> dict[str, str]:
+    """The first processor's entries in /proc/cpuinfo; empty where there is none."""
+    try:
+        text = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return {}
+    pairs = (line.partition(":") for line in text.partition("\n\n")[0].splitlines())
+    return {name.strip(): value.strip() for name, _, value in pairs}
+
+
+def _features(fields: dict[str, str]) -> tuple[str, ...]:
+    flags = set((fields.get("flags") or fields.get("Features") or "").split())
+    return tuple(dict.fromkeys(name for flag, name in _FLAGS.items() if flag in flags))
