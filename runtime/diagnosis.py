@@ -105,7 +105,7 @@ def _advice(machine: Machine) -> list[str]:
         )
     free, largest = format_bytes(machine.available_memory), machine.available_memory / _WEIGHTS_OF_A_BILLION
     advice.append(
-        f"{free} of memory are free: room for {largest:.0f} billion parameters at 5 bits, less what keys and values need "
+        f"{free} of memory are free: room for {largest:.0f} billion parameters at 5 bits, less what the KV cache needs "
         "(`onnxlm inspect` shows it per token)."
     )
     return advice
