@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from exporter.tokenizer_folder import folder_tokenizer_files, token_ids
 from runtime.errors import CheckpointError, UnsupportedError
 
 from .checkpoint import Checkpoint
@@ -14,6 +15,7 @@ from .safetensors_file import SafetensorsTensor, read_safetensors
 
 INDEX = "model.safetensors.index.json"
 SINGLE = "model.safetensors"
+GENERATION = "generation_config.json"
 
 
 def open_folder(folder: Path) -> Checkpoint:
@@ -26,13 +28,20 @@ def open_folder(folder: Path) -> Checkpoint:
     outer = read_json(folder / "config.json")
     config = text_config(outer, folder / "config.json")
     tensors = _read_shards(folder)
-    generation = folder / "generation_config.json"
+    generation = folder / GENERATION
+    files = folder_tokenizer_files(folder)
+    defaults = read_json(generation) if generation.is_file() else {}
+    if generation.is_file():
+        files[GENERATION] = generation.read_bytes()
+    if "eos_token_id" not in config and "eos_token_id" not in defaults:
+        config |= token_ids(files)
     return Checkpoint(
         name=folder.resolve().name,
         format="safetensors",
         config=config,
-        generation_config=read_json(generation) if generation.is_file() else {},
+        generation_config=defaults,
         tensors=text_model_tensors(tensors, config, nested="text_config" in outer),
+        tokenizer_files=files,
         files=tuple(sorted({tensor.range.path for tensor in tensors.values()})),
         licence=_licence(folder),
     )
