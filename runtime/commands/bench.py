@@ -1,0 +1,164 @@
+"""`onnxlm bench`: how fast a bundle runs here."""
+
+import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    from ..benchmark import CacheSaving, Speed
+    from ..bundle import Bundle
+    from ..cold_start import ColdStart
+    from ..executor import OnnxExecutor
+
+_COMPARED_CONTEXTS = (64, 128, 256, 512)
+
+
+def _numbers(_context: click.Context, _parameter: click.Parameter, value: str) -> tuple[int, ...]:
+    parts = [part.strip() for part in value.split(",")]
+    if not all(part.isdecimal() and len(part) < 8 and int(part) for part in parts):
+        raise click.BadParameter(f"{value!r} is not a list of positive integers like 1,4,8")
+    return tuple(int(part) for part in parts)
+
+
+@click.command()
+@click.argument("bundle", type=click.Path(path_type=Path))
+@click.option(
+    "--prompt", default="128", show_default=True, callback=_numbers, metavar="N,…", help="Prompt lengths, in tokens."
+)
+@click.option(
+    "--batch", default="1,4,8", show_default=True, callback=_numbers, metavar="N,…", help="Sequences decoded together."
+)
+@click.option("--tokens", default=32, show_default=True, type=click.IntRange(1, 4096), help="Decode steps measured.")
+@click.option("--repeat", default=5, show_default=True, type=click.IntRange(1, 1000), help="Interleaved repetitions.")
+@click.option("--threads", type=click.IntRange(1, 1024), help="Threads; default: the number of cores.")
+@click.option("--provider", default="auto", show_default=True, type=click.Choice(["auto", "cpu", "cuda"]))
+@click.option(
+    "--compare", type=click.Choice(["no-cache"]), help="no-cache: what the KV cache saves, at 64 to 512 tokens."
+)
+@click.option("--no-cold", is_flag=True, help="Do not measure the start from a new process.")
+@click.option("--json", "as_json", is_flag=True, help="Print the figures as JSON.")
+def bench(bundle: Path, compare: str | None, no_cold: bool, as_json: bool, **choices: Any) -> None:
+    """Measure BUNDLE: prefill and decode in tokens per second, time to the first token from cold, peak memory.
+
+    Each figure is the median over repetitions that take turns with all others.
+
+    \b
+    Example:
+      onnxlm bench smol-int4
+      onnxlm bench smol-int4 --prompt 128,1024 --batch 1,8 --json
+      onnxlm bench smol-int4 --compare no-cache
+    """
+    from ..bundle import open_bundle
+
+    opened = open_bundle(bundle)
+    if compare:
+        savings = _measure_savings(opened, **choices)
+        click.echo(json.dumps([asdict(s) | {"ratio": s.ratio} for s in savings]) if as_json else _savings_text(savings))
+        return
+    speeds = _measure_speeds(opened, **choices)
+    cold = None if no_cold else _measure_cold(bundle, **choices)
+    if as_json:
+        figures = {"speeds": [asdict(speed) for speed in speeds], "cold_start": asdict(cold) if cold else None}
+        click.echo(json.dumps(figures | {"choices": choices}, indent=1))
+    else:
+        click.echo(_speeds_text(speeds) + (f"\n\n{_cold_text(cold)}" if cold else ""))
+
+
+def _measure_speeds(
+    bundle: "Bundle", prompt: tuple[int, ...], batch: tuple[int, ...], tokens: int, repeat: int, **where: Any
+) -> "list[Speed]":
+    from ..benchmark import Bench
+    from ..errors import PromptTooLongError
+
+    longest, most = max(prompt) + tokens, bundle.manifest.architecture.context_length
+    if longest > most:
+        raise PromptTooLongError(
+            f"--prompt {max(prompt)} and --tokens {tokens} need {longest} tokens, and the model's context holds {most}."
+        )
+    cases = len(prompt) * (1 + len(batch))
+    with _executor(bundle, max(batch), longest, **where) as executor, _progress(cases, repeat) as advance:
+        return Bench(executor, tokens=tokens).speeds(prompt, batch, repeat, advance)
+
+
+def _measure_savings(
+    bundle: "Bundle", tokens: int, repeat: int, provider: str, threads: int | None, **_: Any
+) -> "list[CacheSaving]":
+    from ..benchmark import Bench
+
+    most = bundle.manifest.architecture.context_length
+    contexts = [n for n in _COMPARED_CONTEXTS if n + tokens <= most] or [max(2, most - tokens)]
+    longest = min(max(contexts) + tokens, most)
+    with (
+        _executor(bundle, 1, longest, provider, threads) as executor,
+        _progress(2 * len(contexts), repeat) as advance,
+    ):
+        return Bench(executor, tokens=tokens).cache_savings(contexts, repeat, advance)
+
+
+def _measure_cold(
+    bundle: Path, prompt: tuple[int, ...], tokens: int, provider: str, threads: int | None, **_: Any
+) -> "ColdStart":
+    from ..cold_start import measure_cold_start
+
+    return measure_cold_start(bundle, provider, prompt[0], tokens, threads)
+
+
+@contextmanager
+def _executor(
+    bundle: "Bundle", rows: int, context: int, provider: str, threads: int | None
+) -> "Iterator[OnnxExecutor]":
+    from ..executor import OnnxExecutor
+    from ..session import choose_provider
+
+    executor = OnnxExecutor(bundle, choose_provider(provider, bundle), rows=rows, context=context, threads=threads)
+    try:
+        yield executor
+    finally:
+        executor.close()
+
+
+@contextmanager
+def _progress(cases: int, repeat: int) -> Iterator[Callable[[], None]]:
+    """A bar on stderr, on a terminal only."""
+    from rich.console import Console
+    from rich.progress import Progress
+
+    console = Console(stderr=True)
+    with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
+        task = bar.add_task("measuring", total=cases * (repeat + 1))
+        yield lambda: bar.advance(task)
+
+
+def _speeds_text(speeds: "list[Speed]") -> str:
+    head = f"{'':8} {'batch':>5} {'context':>8} {'tokens/s':>10}   from … to"
+    lines = [
+        f"{s.phase:8} {s.batch:5} {s.context:8} {s.tokens_per_second:10.1f}   {s.slowest:.1f} … {s.fastest:.1f}"
+        for s in speeds
+    ]
+    return "\n".join([head, *lines])
+
+
+def _cold_text(cold: "ColdStart") -> str:
+    from ..byte_units import format_bytes
+
+    return (
+        f"from a new process: loaded after {cold.load_seconds:.2f} s, "
+        f"first token after {cold.first_token_seconds:.2f} s, peak memory {format_bytes(cold.peak_memory)}"
+    )
+
+
+def _savings_text(savings: "list[CacheSaving]") -> str:
+    from ..kv_sizes import positions_computed
+
+    head = f"{'context':>8} {'with cache':>12} {'without':>10} {'ratio':>8}   positions computed up to there"
+    lines = [
+        f"{s.context:8} {s.cached:8.1f} t/s {s.uncached:6.1f} t/s {s.ratio:7.1f}×"
+        f"   {positions_computed(s.context, cached=True):,} instead of {positions_computed(s.context, cached=False):,}"
+        for s in savings
+    ]
+    return "\n".join([head, *lines])
