@@ -11,8 +11,8 @@ if TYPE_CHECKING:
 
 Role = Literal["prefill", "decode"]
 
-OPSET = 21
-IR_VERSION = 10
+OPSET = 23
+IR_VERSION = 11
 
 
 def build_graph(decoder: "Decoder", target: "Target", role: Role) -> "ir.Model":

@@ -19,7 +19,8 @@ class NumpyRunner:
     def __init__(self, folder: Path, manifest: Manifest, capacity: int) -> None:
         self.manifest = manifest
         self.capacity = capacity
-        self.sessions = {name: _session(folder / getattr(manifest.graphs, name).file) for name in ("prefill", "decode")}
+        self.folder = folder
+        self.loaded: tuple[str, Any] = ("", None)
         self.length = 0
         self.cache: dict[str, Any] = {}
         self.reset()
@@ -51,18 +52,27 @@ class NumpyRunner:
         }
         if graph == "prefill":
             feeds["logits_index"] = np.array([len(ids) - 1], np.int64)
-        logits, *presents = self.sessions[graph].run(None, feeds)
+        logits, *presents = self._session(graph).run(None, feeds)
         self.cache = dict(zip(self.cache, presents, strict=True))
         self.length = total
         result: Logits = logits[0]
         return result
 
+    def _session(self, graph: str) -> Any:
+        """The session of a graph. Only one is held at a time: each maps all weights."""
+        if self.loaded[0] != graph:
+            self.loaded = ("", None)
+            self.loaded = (graph, _open(self.folder / getattr(self.manifest.graphs, graph).file))
+        return self.loaded[1]
 
-def _session(path: Path) -> Any:
+
+def _open(path: Path) -> Any:
     import onnxruntime as ort
 
     options = ort.SessionOptions()
     options.log_severity_level = 3
+    # Packed copies of the weights would double the memory, for a handful of steps.
+    options.add_session_config_entry("session.disable_prepacking", "1")
     try:
         return ort.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
     except Exception as error:  # ONNX Runtime raises a dozen unrelated types here

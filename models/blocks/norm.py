@@ -19,9 +19,7 @@ class RMSNorm(Module):
     def forward(self, op: Any, branch: Any, residual: Any = None) -> tuple[Any, Any]:
         """Emit norm(branch + residual); returns it and the sum, which is the new residual."""
         if residual is None:
-            return op.SimplifiedLayerNormalization(
-                branch, self.weight, epsilon=self.epsilon, axis=-1, stash_type=1
-            ), branch
+            return op.RMSNormalization(branch, self.weight, epsilon=self.epsilon, axis=-1), branch
         normed, _, _, total = op.SkipSimplifiedLayerNormalization(
             branch, residual, self.weight, epsilon=self.epsilon, _domain="com.microsoft", _outputs=4
         )

@@ -1,0 +1,31 @@
+"""`onnxlm export` at the command line."""
+
+import json
+
+from click.testing import CliRunner
+
+from runtime.cli import main
+
+
+def run(*arguments):
+    return CliRunner().invoke(main, ["export", *map(str, arguments)])
+
+
+def test_report_as_json(tiny_checkpoint, tmp_path):
+    result = run(tiny_checkpoint, "-o", tmp_path / "bundle", "--verify", "self-consistency", "--json")
+    report = json.loads(result.stdout)
+    assert report["verification"]["method"] == "self-consistency"
+    assert report["files"]["weights.bin"] == (tmp_path / "bundle" / "weights.bin").stat().st_size
+
+
+def test_report_as_text_says_what_was_not_checked(tiny_checkpoint, tmp_path):
+    result = run(tiny_checkpoint, "-o", tmp_path / "bundle", "--verify", "none")
+    assert result.exit_code == 0
+    assert "not verified" in result.stdout
+
+
+def test_error_is_one_line_and_exit_code_1(tmp_path):
+    result = run(tmp_path / "nothing", "-o", tmp_path / "bundle")
+    assert result.exit_code == 1
+    assert "no such file or folder" in result.stderr
+    assert "Traceback" not in result.stderr
