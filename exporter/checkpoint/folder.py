@@ -34,7 +34,7 @@ def open_folder(folder: Path) -> Checkpoint:
     if generation.is_file():
         files[GENERATION] = generation.read_bytes()
     if "eos_token_id" not in config and "eos_token_id" not in defaults:
-        config |= token_ids(files)
+        config = {**token_ids(files), **config}
     return Checkpoint(
         name=folder.resolve().name,
         format="safetensors",
