@@ -1,1 +1,58 @@
-"""Run language models on ONNX Runtime with continuous batching."""
+"""Run language models on ONNX Runtime with continuous batching.
+
+Example:
+    >>> import runtime
+    >>> with runtime.LLM("smol-int4") as llm:
+    ...     print(llm.generate("The capital of France is", runtime.SamplingParams(max_tokens=8)).text)
+"""
+
+from .answer import Delta
+from .async_llm import AsyncLLM
+from .completion import Completion
+from .errors import (
+    BundleError,
+    ChatTemplateError,
+    CheckpointError,
+    ExecutionError,
+    FormatVersionError,
+    IntegrityError,
+    ManifestError,
+    MissingDependencyError,
+    OnnxlmError,
+    OptionError,
+    PromptTooLongError,
+    ProviderError,
+    QuantizationError,
+    QueueFullError,
+    RequestError,
+    UnsupportedError,
+    VerificationError,
+)
+from .llm import LLM
+from .options import EngineOptions, SamplingParams
+
+__all__ = [
+    "LLM",
+    "AsyncLLM",
+    "BundleError",
+    "ChatTemplateError",
+    "CheckpointError",
+    "Completion",
+    "Delta",
+    "EngineOptions",
+    "ExecutionError",
+    "FormatVersionError",
+    "IntegrityError",
+    "ManifestError",
+    "MissingDependencyError",
+    "OnnxlmError",
+    "OptionError",
+    "PromptTooLongError",
+    "ProviderError",
+    "QuantizationError",
+    "QueueFullError",
+    "RequestError",
+    "SamplingParams",
+    "UnsupportedError",
+    "VerificationError",
+]

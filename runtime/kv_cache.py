@@ -20,8 +20,6 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from .errors import PromptTooLongError
-
 Array = npt.NDArray[Any]
 _MAP_NORESERVE = 0x4000  # Linux; the mmap module names it only from Python 3.13 on
 _GROWTH_BUCKET = 256  # tokens
@@ -255,14 +253,6 @@ class BlockPool:
         """Return blocks taken earlier."""
         self.free += blocks
         assert 0 <= self.free <= self.total
-
-    def require(self, tokens: int) -> None:
-        """Raise PromptTooLongError when not even the empty pool could hold `tokens` tokens."""
-        if self.blocks(tokens) > self.total:
-            raise PromptTooLongError(
-                f"The request needs KV memory for {tokens} tokens, and all of it holds {self.tokens}. "
-                "Shorten the prompt, lower max_tokens, or raise --kv-memory."
-            )
 
 
 def pages_supported() -> bool:

@@ -141,6 +141,8 @@ class EngineOptions:
         max_queue: Requests that may wait before a new one is refused.
         max_queue_tokens: Prompt tokens that may wait; None is no limit.
         admission: "no_evict" admits when prompt and max_tokens fit; "optimistic" admits earlier and may recompute.
+        reuse_generated: Let a later prompt reuse keys and values of generated tokens too. They can differ from computed
+            ones in the last bit, so that an answer may then depend on what was answered before.
         prefix_cache: Bytes of host memory for shared prefixes; 0 is off.
         threads: Threads inside one step; None is the number of physical cores.
         speculation: Most tokens drafted by prompt lookup per step; 0 is off.
@@ -157,6 +159,7 @@ class EngineOptions:
     max_queue: int = 1024
     max_queue_tokens: int | None = None
     admission: Literal["no_evict", "optimistic"] = "no_evict"
+    reuse_generated: bool = False
     prefix_cache: int = 0
     threads: int | None = None
     speculation: int = 0
@@ -178,6 +181,7 @@ class EngineOptions:
             "max_queue": integer("max_queue", self.max_queue, 1),
             "max_queue_tokens": _optional(integer, "max_queue_tokens", self.max_queue_tokens, 1),
             "admission": one_of("admission", self.admission, ("no_evict", "optimistic")),
+            "reuse_generated": bool(self.reuse_generated),
             "prefix_cache": integer("prefix_cache", self.prefix_cache, 0),
             "threads": _optional(integer, "threads", self.threads, 1),
             "speculation": integer("speculation", self.speculation, 0, 64),

@@ -2,7 +2,7 @@
 
     WAITING ──admit──► PREFILL ──join──► RUNNING ──finish──► FINISHED
        ▲                                    │
-       └──────────────preempt───────────────┘          finish() ends a sequence in any state
+       └──────────────preempt───────────────┘          `finish` ends a sequence in any state
 
 Running sequences fill rows 0 … n-1 of the cache without holes, so one decode step is one contiguous batch. One
 sequence at a time is in PREFILL, at a row at or beyond n. Rows of finished sequences stay warm until needed.
@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from .errors import PromptTooLongError, QueueFullError
+from .errors import PromptTooLongError
 from .kv_cache import BlockPool
 from .sequence import Sequence, Status, common_prefix
 from .warm_rows import WarmRows
@@ -46,16 +46,14 @@ class Limits:
     Args:
         rows: sequences that decode together.
         context: most tokens of one sequence.
-        max_queue: sequences that may wait.
-        max_queue_tokens: prompt tokens that may wait, or None.
+        window: shortest attention window of any layer, or None; longer rows have lost what lies before it.
         optimistic: admit before the whole answer is sure to fit, and preempt when it does not.
         reuse_generated: let later prompts reuse keys and values that decode computed, not only those of prefill.
     """
 
     rows: int
     context: int
-    max_queue: int = 1024
-    max_queue_tokens: int | None = None
+    window: int | None = None
     optimistic: bool = False
     reuse_generated: bool = False
 
@@ -71,7 +69,6 @@ class Scheduler:
         self.running: list[Sequence] = []
         self.warm = WarmRows(pool)
         self.preemptions = 0
-        self._queued_tokens = 0
 
     @property
     def idle(self) -> bool:
@@ -91,22 +88,24 @@ class Scheduler:
 
     # What callers ask for
 
-    def submit(self, sequence: Sequence) -> None:
-        """Queue a sequence.
+    def check(self, prompt_length: int, max_tokens: int) -> None:
+        """Raise PromptTooLongError for a prompt that could never run; safe to call from any thread."""
+        if prompt_length + min(1, max_tokens) > self.longest:
+            what = "the context" if self.longest == self.limits.context else "all of the KV memory (--kv-memory)"
+            raise PromptTooLongError(
+                f"The prompt has {prompt_length} tokens and {what} holds {self.longest}, of which the answer needs at "
+                "least one. Shorten the prompt."
+            )
 
-        Raises:
-            PromptTooLongError: it could never fit.
-            QueueFullError: too much is waiting.
-        """
-        self._check_length(sequence)
-        self._check_queue(sequence)
-        self._enqueue(sequence)
+    def submit(self, sequence: Sequence) -> None:
+        """Queue a sequence that passed `check`."""
+        assert sequence.end <= self.longest
+        self.waiting.append(sequence)
 
     def finish(self, sequence: Sequence, reason: str) -> None:
         """End a sequence in whatever state it is; a running one keeps its row until `retire`."""
         if sequence.status is Status.WAITING:
             self.waiting.remove(sequence)
-            self._queued_tokens -= len(sequence.tokens)
         was_prefilling = sequence is self.prefilling
         sequence.status = Status.FINISHED
         sequence.finish_reason = reason
@@ -144,7 +143,6 @@ class Scheduler:
             self.warm.released += [source] if in_place else []
             return None
         self.waiting.popleft()
-        self._queued_tokens -= len(sequence.tokens)
         if not in_place and source >= len(self.running) and source not in self.warm:
             source = -1  # it had to be given up to pay
         return self._start(sequence, source, shared, in_place)
@@ -196,31 +194,6 @@ class Scheduler:
 
     # Inside
 
-    def _check_length(self, sequence: Sequence) -> None:
-        if sequence.prompt_length >= self.longest + (sequence.end == sequence.prompt_length):
-            what = "the context" if self.longest == self.limits.context else "all of the KV memory (--kv-memory)"
-            raise PromptTooLongError(
-                f"The prompt has {sequence.prompt_length} tokens, and {what} holds {self.longest}, of which the answer "
-                "needs at least one. Shorten the prompt."
-            )
-
-    def _check_queue(self, sequence: Sequence) -> None:
-        limits = self.limits
-        if len(self.waiting) >= limits.max_queue:
-            raise QueueFullError(f"{len(self.waiting)} requests are waiting, which is the limit. Try again later.")
-        if limits.max_queue_tokens is None or not self.waiting:
-            return
-        if self._queued_tokens + len(sequence.tokens) > limits.max_queue_tokens:
-            raise QueueFullError(
-                f"{self._queued_tokens} prompt tokens are waiting; {len(sequence.tokens)} more would exceed the limit "
-                f"of {limits.max_queue_tokens}. Try again later."
-            )
-
-    def _enqueue(self, sequence: Sequence, *, front: bool = False) -> None:
-        sequence.status = Status.WAITING
-        self._queued_tokens += len(sequence.tokens)
-        (self.waiting.appendleft if front else self.waiting.append)(sequence)
-
     def _reusable(self, sequence: Sequence) -> tuple[int, int]:
         """(row, tokens) of the longest prefix that lies in some row already; the last chunk is always computed."""
         limit = len(sequence.tokens) - MIN_CHUNK
@@ -232,6 +205,8 @@ class Scheduler:
         return best if best[1] >= MIN_CHUNK else (-1, 0)
 
     def _reusable_length(self, sequence: Sequence) -> int:
+        if self.limits.window is not None and sequence.length > self.limits.window:
+            return 0
         return sequence.length if self.limits.reuse_generated else sequence.exact
 
     def _price(self, sequence: Sequence) -> int:
@@ -304,5 +279,6 @@ class Scheduler:
         else:
             moves = self._take_out(victim)
         victim.length = victim.exact = 0
-        self._enqueue(victim, front=True)
+        victim.status = Status.WAITING
+        self.waiting.appendleft(victim)
         return moves

@@ -62,7 +62,7 @@ class Sequence:
 
 def common_prefix(left: list[int], right: list[int], limit: int) -> int:
     """How many leading tokens the two lists share, at most `limit`; ids are compared, never hashes."""
-    limit = min(limit, len(left), len(right))
+    limit = max(0, min(limit, len(left), len(right)))
     if left[:limit] == right[:limit]:
         return limit
     return next(index for index in range(limit) if left[index] != right[index])

@@ -1,0 +1,132 @@
+"""One answer in the making: from logits to tokens to text, and why and when it ends."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from .logprobs import FloatArray, TokenLogprob
+from .options import SamplingParams
+from .sampling import Sampler
+from .sequence import Sequence
+from .text import Detokenizer, StopStrings
+
+
+@dataclass(frozen=True, slots=True)
+class Delta:
+    """What one step added to an answer.
+
+    Attributes:
+        index: which of the request's answers.
+        text: text that is certain now; may be empty while a character or a stop string is incomplete.
+        token_ids: the new tokens, including the id that ended the answer.
+        logprobs: one entry per new token where they were asked for.
+        finish_reason: "stop", "length", "cancelled", "timeout" or "error" in the last delta, else None.
+    """
+
+    index: int
+    text: str
+    token_ids: tuple[int, ...] = ()
+    logprobs: tuple[TokenLogprob, ...] = ()
+    finish_reason: str | None = None
+
+
+@dataclass(slots=True)
+class Timings:
+    """Moments of an answer in seconds of a monotonic clock; None where it never came to that."""
+
+    submitted: float = 0.0
+    admitted: float | None = None
+    first_token: float | None = None
+    finished: float | None = None
+
+    @property
+    def time_to_first_token(self) -> float | None:
+        """Seconds from submission to the first token."""
+        return None if self.first_token is None else self.first_token - self.submitted
+
+    @property
+    def total(self) -> float | None:
+        """Seconds from submission to the end."""
+        return None if self.finished is None else self.finished - self.submitted
+
+
+class Answer:
+    """One sequence with its sampler and its text. Only the engine's thread changes it; the deltas go to a listener.
+
+    Args:
+        sequence: its tokens and place, shared with the scheduler.
+        sampler: chooses tokens.
+        detokenizer: turns them into text, or None where only ids are wanted.
+        params: when it ends.
+        stop_ids: ids that end it.
+        index: which of the request's answers.
+        listener: called from the engine's thread with this answer and every delta; must not block.
+    """
+
+    def __init__(
+        self,
+        sequence: Sequence,
+        sampler: Sampler,
+        detokenizer: Detokenizer,
+        params: SamplingParams,
+        stop_ids: frozenset[int],
+        index: int = 0,
+        listener: "Listener | None" = None,
+    ) -> None:
+        self.sequence = sequence
+        self.sampler = sampler
+        self.params = params
+        self.index = index
+        self._listener = listener
+        self.timings = Timings(submitted=sequence.arrival)
+        self.prompt_logprobs: list[TokenLogprob | None] | None = None
+        self.error: Exception | None = None
+        self._detokenizer = detokenizer
+        self._stops = StopStrings(tuple(params.stop))
+        self._stop_ids = stop_ids
+
+    def emit(self, delta: Delta) -> None:
+        """Hand a delta to the listener."""
+        if self._listener is not None:
+            self._listener(self, delta)
+
+    def take(self, logits: FloatArray) -> tuple[Delta, str | None]:
+        """Sample from logits [vocab] and append the token.
+
+        Returns:
+            What to emit, and why the answer ends now, or None.
+
+        Raises:
+            ExecutionError: the logits are not usable. Nothing has changed then.
+        """
+        sampled = self.sampler.sample(logits)
+        self.sequence.tokens.append(sampled.token_id)
+        text, reason = self._read(sampled.token_id)
+        logprobs = () if sampled.logprob is None else (sampled.logprob,)
+        return Delta(self.index, text, (sampled.token_id,), logprobs), reason
+
+    def rest(self) -> str:
+        """The text still held back, at an end that is not a stop string."""
+        found = self._stops.push(self._detokenizer.flush()) if self._stops_apply else None
+        if found is not None:
+            return found.text if found.stop else found.text + self._stops.flush()
+        return self._detokenizer.flush()
+
+    def _read(self, token_id: int) -> tuple[str, str | None]:
+        if token_id in self._stop_ids and self._stops_apply:
+            return self.rest(), "stop"
+        text = self._detokenizer.push(token_id)
+        if self._stops_apply:
+            found = self._stops.push(text)
+            if found.stop is not None:
+                return found.text, "stop"
+            text = found.text
+        if len(self.sequence.tokens) >= self.sequence.end:
+            return text + self.rest(), "length"
+        return text, None
+
+    @property
+    def _stops_apply(self) -> bool:
+        return self.sequence.generated >= self.params.min_tokens
+
+
+Listener = Callable[[Answer, Delta], None]

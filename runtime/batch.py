@@ -1,0 +1,85 @@
+"""Many requests run to their ends by a caller that waits, as many at a time as the queue takes."""
+
+import queue
+from collections import deque
+from collections.abc import Iterable, Iterator
+
+from .answer import Answer, Delta
+from .completion import Completion, combine
+from .errors import QueueFullError
+from .model import Model, Request
+
+
+class Batch:
+    """Feeds requests to an engine and collects their completions.
+
+    Args:
+        model: answers them.
+        ahead: answers that may wait besides those that run: enough that no row is ever empty.
+    """
+
+    def __init__(self, model: Model, ahead: int | None = None) -> None:
+        self._model = model
+        self._most = model.options.max_concurrency + (ahead or model.options.max_concurrency)
+        self._inbox: queue.SimpleQueue[tuple[Answer, Delta]] = queue.SimpleQueue()
+        self._open: dict[int, _Group] = {}
+
+    def run(self, requests: Iterable[Request]) -> list[Completion]:
+        """The completions in the order of the requests; an answer that failed has its `error` set."""
+        done = dict(self.stream(requests))
+        return [done[place] for place in sorted(done)]
+
+    def stream(self, requests: Iterable[Request]) -> Iterator[tuple[int, Completion]]:
+        """(place, completion) of each request as it ends. Leaving the iterator cancels what still runs."""
+        waiting = deque(enumerate(requests))
+        try:
+            while waiting or self._open:
+                self._feed(waiting)
+                answer, delta = self._inbox.get()
+                group = self._open[answer.sequence.id]
+                if group.add(answer, delta):
+                    yield group.place, group.completion()
+        finally:  # Ctrl-C above all: nobody waits for these any more
+            for group in self._open.values():
+                group.cancel(self._model)
+
+    def _feed(self, waiting: "deque[tuple[int, Request]]") -> None:
+        while waiting and len(self._open) < self._most:
+            place, request = waiting[0]
+            answers = self._model.answers(request, lambda answer, delta: self._inbox.put((answer, delta)))
+            try:
+                self._model.engine.submit(answers)
+            except QueueFullError:
+                if not self._open:
+                    raise
+                return
+            waiting.popleft()
+            group = _Group(place, answers, self._open)
+            self._open.update({answer.sequence.id: group for answer in answers})
+
+
+class _Group:
+    """The answers to one request, and what came of them so far."""
+
+    def __init__(self, place: int, answers: list[Answer], open_answers: "dict[int, _Group]") -> None:
+        self.place = place
+        self._answers = answers
+        self._deltas: list[Delta] = []
+        self._open = open_answers
+
+    def add(self, answer: Answer, delta: Delta) -> bool:
+        """Take a delta; says whether it was the last of all answers."""
+        self._deltas.append(delta)
+        if delta.finish_reason is None:
+            return False
+        del self._open[answer.sequence.id]
+        return all(other.sequence.id not in self._open for other in self._answers)
+
+    def completion(self) -> Completion:
+        """The first answer, with the others as its alternatives."""
+        return combine(self._answers, self._deltas)
+
+    def cancel(self, model: Model) -> None:
+        """End what has not ended."""
+        for answer in self._answers:
+            model.engine.cancel(answer)

@@ -1,0 +1,63 @@
+"""A finished answer, put together from its deltas."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from .answer import Answer, Delta, Timings
+from .logprobs import TokenLogprob
+
+
+@dataclass(frozen=True)
+class Completion:
+    """One answer to one prompt.
+
+    Attributes:
+        text: without stop strings and special tokens.
+        token_ids: everything that was sampled, including the id that ended it.
+        finish_reason: "stop", "length", "cancelled", "timeout" or "error".
+        prompt_tokens: tokens of the prompt.
+        cached_tokens: how many of those were found in the cache.
+        timings: when it was submitted, admitted, and so on.
+        seed: with it, the same request gives the same answer.
+        logprobs: one entry per token of `token_ids`, where asked for.
+        prompt_logprobs: one entry per prompt token, None for the first, where asked for.
+        error: what went wrong if finish_reason is "error".
+        alternatives: the other answers where `n` is more than 1.
+    """
+
+    text: str
+    token_ids: tuple[int, ...]
+    finish_reason: str
+    prompt_tokens: int
+    cached_tokens: int
+    timings: Timings
+    seed: int
+    logprobs: tuple[TokenLogprob, ...] | None = None
+    prompt_logprobs: tuple[TokenLogprob | None, ...] | None = None
+    error: Exception | None = None
+    alternatives: tuple["Completion", ...] = ()
+
+
+def complete(answer: Answer, deltas: Sequence[Delta]) -> Completion:
+    """The completion of an answer that has ended with the last of `deltas`."""
+    reason = deltas[-1].finish_reason
+    assert reason is not None
+    wanted = answer.params.logprobs is not None
+    return Completion(
+        text="".join(delta.text for delta in deltas),
+        token_ids=tuple(token for delta in deltas for token in delta.token_ids),
+        finish_reason=reason,
+        prompt_tokens=answer.sequence.prompt_length,
+        cached_tokens=answer.sequence.cached,
+        timings=answer.timings,
+        seed=answer.sampler.seed,
+        logprobs=tuple(entry for delta in deltas for entry in delta.logprobs) if wanted else None,
+        prompt_logprobs=None if answer.prompt_logprobs is None else tuple(answer.prompt_logprobs),
+        error=answer.error,
+    )
+
+
+def combine(answers: Sequence[Answer], deltas: Sequence[Delta]) -> Completion:
+    """The completion of all answers to one request: the first, with the others as its alternatives."""
+    first, *others = (complete(a, [delta for delta in deltas if delta.index == a.index]) for a in answers)
+    return replace(first, alternatives=tuple(others))

@@ -1,0 +1,176 @@
+"""The engine: one thread owns all state and takes turns; everybody else posts commands to it.
+
+commands → one turn (`turns.py`) → wait when there is nothing to do
+"""
+
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from .answer import Answer
+from .errors import ExecutionError, OnnxlmError
+from .executor import StepExecutor
+from .prefill_pace import PrefillPace
+from .queue_limit import QueueLimit
+from .scheduler import Scheduler
+from .turns import Turns
+
+_log = logging.getLogger("onnxlm.engine")
+
+
+@dataclass(frozen=True)
+class EngineStats:
+    """A look at the engine: what it does now, and what it did since it started.
+
+    `heartbeat` is the monotonic time of the loop's last turn: while work exists, it must not stand still.
+    """
+
+    running: int
+    waiting: int
+    kv_blocks_used: int
+    kv_blocks_total: int
+    finished: int
+    generated_tokens: int
+    prompt_tokens: int
+    cached_tokens: int
+    preemptions: int
+    heartbeat: float
+    alive: bool
+
+
+class Engine:
+    """Runs answers to their ends, many at a time. Its methods may be called from any thread.
+
+    Args:
+        executor: computes steps; closed with the engine.
+        scheduler: decides what runs.
+        queue: what may wait.
+        pace: sizes of prefill chunks.
+        clock: seconds, monotonic.
+    """
+
+    def __init__(
+        self,
+        executor: StepExecutor,
+        scheduler: Scheduler,
+        *,
+        queue: QueueLimit | None = None,
+        pace: PrefillPace | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.turns = Turns(executor, scheduler, queue or QueueLimit(1024), pace or PrefillPace(512), clock)
+        self._commands: deque[Callable[[], None]] = deque()
+        self._wake = threading.Condition()  # guards the commands and the flags below
+        self._refusal: OnnxlmError | None = None  # why nothing new is taken
+        self._stopping = False
+        self._thread: threading.Thread | None = None
+        self._heartbeat = clock()
+
+    def submit(self, answers: Iterable[Answer]) -> None:
+        """Start the answers of one request, or refuse them all.
+
+        Raises:
+            QueueFullError: too much is waiting.
+            ExecutionError: the engine has stopped, or is about to.
+        """
+        accepted = list(answers)
+        with self._wake:
+            if self._refusal is not None:
+                raise self._refusal
+            self.turns.queue.enter(len(accepted), sum(answer.sequence.prompt_length for answer in accepted))
+            self._commands.extend(_call(self.turns.accept, answer) for answer in accepted)
+            self._wake.notify()
+
+    def cancel(self, answer: Answer, reason: str = "cancelled") -> None:
+        """End an answer soon, wherever it is; does nothing if it has ended."""
+        with self._wake:
+            self._commands.append(_call(self.turns.cancel, answer, reason))
+            self._wake.notify()
+        if self.turns.computing is answer.sequence:
+            self.turns.executor.interrupt()
+
+    def drain(self, timeout: float | None = None) -> bool:
+        """Refuse new requests and wait until those accepted have ended; False if `timeout` seconds were not enough."""
+        done = threading.Event()
+        with self._wake:
+            self._refuse(ExecutionError("The engine is draining and takes no more requests."))
+            self._commands.append(_call(self.turns.when_idle, done.set))
+            self._wake.notify()
+        return done.wait(timeout)
+
+    def stats(self) -> EngineStats:
+        """Figures of this moment; a count may be one step old."""
+        turns, scheduler = self.turns, self.turns.scheduler
+        return EngineStats(
+            running=len(scheduler.running) + (scheduler.prefilling is not None),
+            waiting=turns.queue.requests,
+            kv_blocks_used=scheduler.pool.total - scheduler.pool.free,
+            kv_blocks_total=scheduler.pool.total,
+            finished=turns.counts["finished"],
+            generated_tokens=turns.counts["generated"],
+            prompt_tokens=turns.counts["prompt"],
+            cached_tokens=turns.counts["cached"],
+            preemptions=scheduler.preemptions,
+            heartbeat=self._heartbeat,
+            alive=self._thread is not None and self._thread.is_alive(),
+        )
+
+    def start(self) -> None:
+        """Run the loop in a thread of its own."""
+        self._thread = threading.Thread(target=self._loop, name="onnxlm-engine", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Cancel what is left, stop the thread and release the executor; more calls do nothing."""
+        with self._wake:
+            already, self._stopping = self._stopping, True
+            self._refuse(ExecutionError("The engine is closed. Load the model again."))
+            self._wake.notify()
+        if already:
+            return
+        self.turns.executor.interrupt()
+        if self._thread is not None:
+            self._thread.join()
+        self.turns.executor.close()
+
+    def run_once(self) -> bool:
+        """Take the commands and do one turn, for callers without a thread; says whether a step was run."""
+        self._heartbeat = self.turns.clock()
+        while self._commands:
+            self._commands.popleft()()
+        return self.turns.turn()
+
+    def _loop(self) -> None:
+        error: OnnxlmError | None = None
+        try:
+            while not self._stopping:
+                if not self.run_once():
+                    self._wait()
+        except Exception as fault:  # noqa: BLE001  # a fault of ours: nobody may wait for ever because of it
+            _log.exception("the engine stopped")
+            error = ExecutionError(f"The engine stopped: {fault!r}. Load the model again.")
+        finally:
+            self._end(error)
+
+    def _wait(self) -> None:
+        with self._wake:
+            if not self._commands and not self._stopping:
+                self._wake.wait(self.turns.until_deadline())
+
+    def _end(self, error: OnnxlmError | None) -> None:
+        with self._wake:
+            if error is not None:
+                self._refusal = error
+            while self._commands:
+                self._commands.popleft()()
+        self.turns.end_all("cancelled" if error is None else "error", error)
+
+    def _refuse(self, error: OnnxlmError) -> None:
+        self._refusal = self._refusal or error
+
+
+def _call(function: Callable[..., None], *arguments: object) -> Callable[[], None]:
+    return lambda: function(*arguments)

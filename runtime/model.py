@@ -1,0 +1,205 @@
+"""A bundle ready to answer: its tokenizer, its templates and an engine, and requests turned into answers."""
+
+import functools
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from . import strict_json
+from .answer import Answer, Listener
+from .bundle import Bundle, open_bundle
+from .engine import Engine
+from .errors import BundleError, OptionError, RequestError
+from .executor import OnnxExecutor, StepExecutor
+from .kv_cache import BlockPool
+from .memory import available_memory
+from .options import EngineOptions, SamplingParams
+from .prefill_pace import PrefillPace
+from .queue_limit import QueueLimit
+from .sampling import Sampler
+from .scheduler import Limits, Scheduler
+from .sequence import Sequence as TokenSequence
+from .session import choose_provider
+from .text import Detokenizer, Tokenizer
+
+if TYPE_CHECKING:
+    from .chat import ChatTemplate
+
+Prompt = str | Sequence[int]
+_KV_SHARE = 0.5  # of the free memory, for keys and values where nothing else is said
+_GENERATION_CONFIG = "generation_config.json"
+
+
+@dataclass(frozen=True)
+class Request:
+    """A prompt as token ids and how to answer it, checked against the model."""
+
+    ids: tuple[int, ...]
+    params: SamplingParams
+    timeout: float | None = None
+
+
+class Model:
+    """What LLM and AsyncLLM share. With an embedder's executor, the bundle's own graphs are not loaded.
+
+    Attributes:
+        bundle: the opened bundle.
+        tokenizer: its tokenizer.
+        engine: runs the answers; started.
+    """
+
+    def __init__(
+        self, path: str | Path, provider: str, options: EngineOptions, executor: StepExecutor | None = None
+    ) -> None:
+        self.bundle = open_bundle(path)
+        self.options = options
+        manifest = self.bundle.manifest
+        self.tokenizer = Tokenizer(self.bundle.path("tokenizer.json"), manifest.tokens.special)
+        self._defaults = _generation_config(self.bundle)
+        self._vocab_size = manifest.architecture.vocab_size
+        self._ids = itertools.count()
+        executor = executor or _load_executor(self.bundle, provider, options)
+        with _closing_on_error(executor):
+            self.engine = _build_engine(executor, self.bundle, options)
+        self.engine.start()
+
+    def request(
+        self,
+        prompt: Prompt,
+        params: SamplingParams | None = None,
+        *,
+        timeout: float | None = None,
+        special_tokens: bool = True,
+    ) -> Request:
+        """A checked request.
+
+        Args:
+            prompt: a text, or token ids.
+            params: how to sample; None is the model's defaults.
+            timeout: seconds after which its answers end with "timeout".
+            special_tokens: begin and end a text as the model expects; a rendered chat has that already.
+
+        Raises:
+            RequestError, PromptTooLongError: the request cannot be run as it is.
+        """
+        params = (params or SamplingParams()).with_model_defaults(self._defaults)
+        params.check(self._vocab_size)
+        ids = self._prompt_ids(prompt, special_tokens)
+        self.engine.turns.scheduler.check(len(ids), params.max_tokens)
+        if timeout is not None and not timeout >= 0:
+            raise RequestError(f"timeout must be a number of seconds from 0 on, got {timeout!r}.")
+        return Request(tuple(ids), params, timeout)
+
+    def answers(self, request: Request, listener: Listener) -> list[Answer]:
+        """The `n` answers to one request, not yet submitted; `listener` hears of every delta in the engine's thread."""
+        return [self._answer(request, index, listener) for index in range(request.params.n)]
+
+    def _answer(self, request: Request, index: int, listener: Listener) -> Answer:
+        params, ids = request.params, list(request.ids)
+        now = self.engine.turns.clock()
+        end = min(len(ids) + params.max_tokens, self.engine.turns.scheduler.longest)
+        deadline = None if request.timeout is None else now + request.timeout
+        sequence = TokenSequence(next(self._ids), ids, len(ids), end, now, deadline)
+        stop_ids = frozenset(params.stop_token_ids).union(() if params.ignore_eos else self.bundle.manifest.tokens.eos)
+        sampler = Sampler(params, self._vocab_size, ids, stop_ids=stop_ids, index=index)
+        return Answer(sequence, sampler, Detokenizer(self.tokenizer), params, stop_ids, index, listener)
+
+    def render(self, messages: Sequence[Mapping[str, Any]], **template: Any) -> str:
+        """The prompt for a conversation; `template` goes to the chat template.
+
+        Raises:
+            ChatTemplateError: the bundle has no template, or it refuses these messages.
+        """
+        return self._template.render(messages, **template)
+
+    def close(self) -> None:
+        """Cancel everything, and release threads and memory."""
+        self.engine.close()
+
+    @functools.cached_property
+    def _template(self) -> "ChatTemplate":
+        from .chat import ChatTemplate
+
+        return ChatTemplate.open(self.bundle, self.tokenizer)
+
+    def _prompt_ids(self, prompt: Prompt, special_tokens: bool) -> list[int]:
+        if isinstance(prompt, str):
+            ids = self.tokenizer.encode(prompt, add_special_tokens=special_tokens)
+        else:
+            ids = _checked_ids(prompt, self._vocab_size)
+        if not ids:
+            raise RequestError("The prompt is empty: it needs at least one token.")
+        return ids
+
+
+def _checked_ids(prompt: Sequence[int], vocab_size: int) -> list[int]:
+    try:
+        ids = [int(token) for token in prompt if not isinstance(token, bool | str | bytes | float)]
+    except (TypeError, ValueError) as error:
+        raise RequestError(f"A prompt is a text or a list of token ids: {error}.") from error
+    if len(ids) != len(prompt):
+        raise RequestError("A prompt is a text or a list of token ids; this list holds something else.")
+    wrong = [token for token in ids if not 0 <= token < vocab_size]
+    if wrong:
+        raise RequestError(f"Token id {wrong[0]} is outside the vocabulary, whose ids are 0 to {vocab_size - 1}.")
+    return ids
+
+
+def _load_executor(bundle: Bundle, provider: str, options: EngineOptions) -> OnnxExecutor:
+    return OnnxExecutor(
+        bundle,
+        choose_provider(provider, bundle),
+        rows=options.max_concurrency,
+        context=options.context,
+        threads=options.threads,
+    )
+
+
+def _build_engine(executor: StepExecutor, bundle: Bundle, options: EngineOptions) -> Engine:
+    pool = _pool(executor, options)
+    windows = [layer.window for layer in bundle.manifest.architecture.layers if layer.window is not None]
+    limits = Limits(
+        rows=executor.rows,
+        context=executor.capacity,
+        window=min(windows, default=None),
+        optimistic=options.admission == "optimistic",
+        reuse_generated=options.reuse_generated,
+    )
+    queue = QueueLimit(options.max_queue, options.max_queue_tokens)
+    return Engine(executor, Scheduler(limits, pool), queue=queue, pace=PrefillPace(options.prefill_chunk))
+
+
+def _pool(executor: StepExecutor, options: EngineOptions) -> BlockPool:
+    everything = executor.rows * executor.capacity * executor.bytes_per_token
+    budget = options.kv_memory or min(everything, int(available_memory() * _KV_SHARE))
+    pool = BlockPool.of_bytes(budget, executor.bytes_per_token)
+    if not pool.total:
+        raise OptionError(
+            f"kv_memory of {budget} bytes holds not even {pool.block_tokens} tokens of this model, which needs "
+            f"{executor.bytes_per_token} bytes per token. Raise --kv-memory."
+        )
+    return pool
+
+
+def _generation_config(bundle: Bundle) -> Mapping[str, Any]:
+    if not bundle.has(_GENERATION_CONFIG):
+        return {}
+    try:
+        config = strict_json.loads(bundle.path(_GENERATION_CONFIG).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise BundleError(f"{bundle.folder}: {_GENERATION_CONFIG} cannot be read ({error}). Export again.") from error
+    if not isinstance(config, dict):
+        raise BundleError(f"{bundle.folder}: {_GENERATION_CONFIG} is not an object. Export the model again.")
+    return config
+
+
+@contextmanager
+def _closing_on_error(executor: StepExecutor) -> Iterator[None]:
+    try:
+        yield
+    except BaseException:
+        executor.close()
+        raise

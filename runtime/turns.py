@@ -1,0 +1,239 @@
+"""One turn of the engine: pure control over a scheduler and an executor, without threads.
+
+deadlines → retire → admit → decode → prefill chunk
+"""
+
+import logging
+import time
+from collections.abc import Callable, Iterable
+
+import numpy as np
+
+from .answer import Answer, Delta
+from .errors import ExecutionError, OnnxlmError
+from .executor import StepExecutor, StepInterrupted
+from .logprobs import FloatArray
+from .prefill_pace import PrefillPace
+from .queue_limit import QueueLimit
+from .scheduler import Chunk, Move, Scheduler
+from .sequence import Sequence, Status
+
+_log = logging.getLogger("onnxlm.engine")
+
+
+class Turns:
+    """Everything that happens to answers between two looks at the commands. One thread calls it.
+
+    Args:
+        executor: computes steps.
+        scheduler: decides what runs; nobody else uses it.
+        queue: told when an answer stops waiting.
+        pace: sizes of prefill chunks.
+        clock: seconds, monotonic.
+
+    Attributes:
+        answers: those that have not ended, by the id of their sequence.
+        computing: the sequence whose prefill chunk runs right now.
+        counts: finished answers, and generated, prompt and cached tokens so far.
+    """
+
+    def __init__(
+        self,
+        executor: StepExecutor,
+        scheduler: Scheduler,
+        queue: QueueLimit,
+        pace: PrefillPace,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.executor = executor
+        self.scheduler = scheduler
+        self.queue = queue
+        self.pace = pace
+        self.clock = clock
+        self.answers: dict[int, Answer] = {}
+        self.computing: Sequence | None = None
+        self._idle_callbacks: list[Callable[[], None]] = []
+        self.counts = dict.fromkeys(("finished", "generated", "prompt", "cached"), 0)
+
+    def turn(self) -> bool:
+        """Do one round of everything; says whether a step was run."""
+        self._expire()
+        self._retire()
+        self._admit()
+        decoded = self._decode()
+        prefilled = self._prefill()
+        self._tell_if_idle()
+        return decoded or prefilled
+
+    def accept(self, answer: Answer) -> None:
+        """Queue a new answer."""
+        self.answers[answer.sequence.id] = answer
+        self.scheduler.submit(answer.sequence)
+
+    def cancel(self, answer: Answer, reason: str) -> None:
+        """End an answer in whatever state it is, if it has not ended."""
+        if answer.sequence.id in self.answers:
+            self._finish(answer.sequence, reason)
+
+    def when_idle(self, callback: Callable[[], None]) -> None:
+        """Call back, once, at the end of a turn after which nothing is left to do."""
+        self._idle_callbacks.append(callback)
+
+    def until_deadline(self) -> float | None:
+        """Seconds until the next deadline, or None without any."""
+        deadlines = [s.deadline for s in self.scheduler if s.deadline is not None]
+        return max(0.0, min(deadlines) - self.clock()) if deadlines else None
+
+    def end_all(self, reason: str, error: OnnxlmError | None = None) -> None:
+        """End every answer."""
+        for answer in list(self.answers.values()):
+            answer.error = error
+            self._finish(answer.sequence, reason)
+        self._tell_if_idle()
+
+    def _tell_if_idle(self) -> None:
+        while self._idle_callbacks and not self.answers:
+            self._idle_callbacks.pop()()
+
+    def _expire(self) -> None:
+        for sequence in self.scheduler.expired(self.clock()):
+            self._finish(sequence, "timeout")
+
+    def _retire(self) -> None:
+        self._move(self.scheduler.retire())
+
+    def _admit(self) -> None:
+        move = self.scheduler.admit()
+        self._move([move] if move else [])
+        admitted = self.scheduler.prefilling
+        if admitted is not None and self.answers[admitted.id].timings.admitted is None:
+            self.answers[admitted.id].timings.admitted = self.clock()
+            self.queue.leave(admitted.prompt_length)
+            self.counts["prompt"] += admitted.prompt_length
+            self.counts["cached"] += admitted.cached
+
+    def _decode(self) -> bool:
+        self._move(self.scheduler.grow())
+        batch = list(self.scheduler.running)
+        if not batch:
+            return False
+        started = self.clock()
+        for sequence, logits in zip(batch, self._decode_batch(batch), strict=True):
+            self._commit(sequence, logits)
+        self.pace.decoded(self.clock() - started)
+        return True
+
+    def _prefill(self) -> bool:
+        sequence = self.scheduler.prefilling
+        if sequence is None:
+            return False
+        started = self.clock()
+        size = self.pace.size(len(self.scheduler.running), started - sequence.arrival)
+        chunk = self.scheduler.next_chunk(size)
+        assert chunk is not None
+        logits = self._prefill_chunk(chunk)
+        if logits is None:
+            return True
+        self.pace.prefilled(chunk.stop - chunk.start, self.clock() - started)
+        self.scheduler.prefilled(chunk)
+        if chunk.stop == len(sequence.tokens):
+            self._first_token(sequence, logits)
+        return True
+
+    # Steps, and what becomes of them
+
+    def _decode_batch(self, batch: list[Sequence]) -> Iterable[FloatArray | Exception]:
+        ids = np.array([sequence.tokens[-1] for sequence in batch], np.int64)
+        lengths = np.array([sequence.length for sequence in batch], np.int32)
+        try:
+            return self.executor.decode(ids, lengths)
+        except ExecutionError as error:
+            _log.warning("a decode step of %d failed, and is repeated one by one: %s", len(batch), error)
+            return map(self._decode_alone, batch)
+
+    def _decode_alone(self, sequence: Sequence) -> FloatArray | Exception:
+        """One row's step on its own, to find out whose fault a failure was."""
+        try:
+            return self.executor.prefill(sequence.row, sequence.length, np.array(sequence.tokens[-1:], np.int64))
+        except StepInterrupted:
+            return self._decode_alone(sequence)
+        except ExecutionError as error:
+            return error
+
+    def _prefill_chunk(self, chunk: Chunk) -> FloatArray | None:
+        """Compute the chunk; None if it failed or was interrupted, and then nothing is committed."""
+        sequence = chunk.sequence
+        self.computing = sequence
+        try:
+            ids = np.array(sequence.tokens[chunk.start : chunk.stop], np.int64)
+            return self.executor.prefill(sequence.row, chunk.start, ids)
+        except StepInterrupted:
+            return None
+        except ExecutionError as error:
+            self._fail(sequence, error)
+            return None
+        finally:
+            self.computing = None
+
+    def _first_token(self, sequence: Sequence, logits: FloatArray) -> None:
+        """The prompt is complete: sample, and let the sequence run if that did not end it."""
+        if len(sequence.tokens) >= sequence.end:  # max_tokens is 0
+            self._finish(sequence, "length")
+            return
+        self._sample(sequence, logits)
+        if sequence.status is Status.PREFILL:
+            move = self.scheduler.join(sequence)
+            self._move([move] if move else [])
+
+    def _commit(self, sequence: Sequence, logits: FloatArray | Exception) -> None:
+        """Sample from a decode step; only then do the step's keys and values count."""
+        if isinstance(logits, Exception):
+            self._fail(sequence, logits)
+        elif self._sample(sequence, logits):
+            sequence.length += 1
+
+    def _sample(self, sequence: Sequence, logits: FloatArray) -> bool:
+        answer = self.answers[sequence.id]
+        try:
+            delta, reason = answer.take(logits)
+        except Exception as error:  # noqa: BLE001  # one request's fault must not become its neighbours'
+            self._fail(sequence, error)
+            return False
+        self.counts["generated"] += 1
+        if answer.timings.first_token is None:
+            answer.timings.first_token = self.clock()
+        if reason is None:
+            self._emit(answer, delta)
+        else:
+            self._finish(sequence, reason, delta)
+        return True
+
+    def _fail(self, sequence: Sequence, error: Exception) -> None:
+        if not isinstance(error, OnnxlmError):
+            _log.error("request %d failed", sequence.id, exc_info=error)
+            error = ExecutionError(f"The request failed inside the engine: {error!r}.")
+        self.answers[sequence.id].error = error
+        self._finish(sequence, "error")
+
+    def _finish(self, sequence: Sequence, reason: str, last: Delta | None = None) -> None:
+        """The one place where an answer ends: exactly once, with exactly one last delta."""
+        answer = self.answers.pop(sequence.id)
+        if answer.timings.admitted is None:
+            self.queue.leave(sequence.prompt_length)
+        self.scheduler.finish(sequence, reason)
+        answer.timings.finished = self.clock()
+        self.counts["finished"] += 1
+        last = last or Delta(answer.index, answer.rest())
+        self._emit(answer, Delta(last.index, last.text, last.token_ids, last.logprobs, reason))
+
+    def _emit(self, answer: Answer, delta: Delta) -> None:
+        try:
+            answer.emit(delta)
+        except Exception:  # noqa: BLE001  # a listener's fault, such as a closed event loop
+            _log.exception("a listener of request %d failed", answer.sequence.id)
+
+    def _move(self, moves: Iterable[Move]) -> None:
+        for move in moves:
+            self.executor.move(move.source, move.target, move.length)
+        for row, keep in self.scheduler.released():
+            self.executor.release(row, keep)
