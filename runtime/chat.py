@@ -1,0 +1,129 @@
+"""From a conversation to a prompt: the model's own chat template, rendered as transformers renders it."""
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from jinja2 import nodes
+
+from .bundle import Bundle
+from .errors import BundleError, ChatTemplateError
+from .messages import plain_data, plain_messages, plain_tools
+from .template_sandbox import SandboxedTemplate
+
+if TYPE_CHECKING:
+    from .text import Tokenizer
+
+TEMPLATE_NAME = "chat_template.jinja"
+TOKENIZER_CONFIG_NAME = "tokenizer_config.json"
+SECONDS = 5.0
+_TOKENS = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
+
+
+class ChatTemplate:
+    """A chat template and the special tokens that it writes.
+
+    Args:
+        source: Jinja source; it is a stranger's, so it is run in a sandbox with limits on time and size.
+        special_tokens: "bos_token" and the like, as text.
+
+    Raises:
+        ChatTemplateError: the source is not a template.
+
+    Example:
+        >>> template = ChatTemplate("{% for m in messages %}{{ m.role }}: {{ m.content }}{{ eos_token }}{% endfor %}",
+        ...                         {"eos_token": "</s>"})
+        >>> template.render([{"role": "user", "content": "Hi"}])
+        'user: Hi</s>'
+    """
+
+    def __init__(self, source: str, special_tokens: Mapping[str, str] | None = None) -> None:
+        self._template = SandboxedTemplate(source)
+        self._special_tokens = dict(special_tokens or {})
+        self._keep_parts = _reads_parts(self._template.syntax)
+
+    @classmethod
+    def open(cls, bundle: Bundle, tokenizer: "Tokenizer") -> "ChatTemplate":
+        """The chat template of a bundle.
+
+        Raises:
+            ChatTemplateError: it has none, or one that is broken.
+            BundleError: a file cannot be read.
+        """
+        if not bundle.has(TEMPLATE_NAME):
+            raise ChatTemplateError(
+                f"{bundle.folder}: this model has no chat template ({TEMPLATE_NAME}): it completes text, it does not "
+                "chat. Give it a plain prompt (`onnxlm run --raw`)."
+            )
+        return cls(_read(bundle, TEMPLATE_NAME), _special_tokens(bundle, tokenizer))
+
+    def render(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        *,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        add_generation_prompt: bool = True,
+        **variables: Any,
+    ) -> str:
+        """The prompt for a conversation.
+
+        Args:
+            messages: mappings with `role` and `content`.
+            tools: functions the model may call, in OpenAI's format.
+            add_generation_prompt: end where the assistant's answer begins.
+            variables: what else this template reads, such as `enable_thinking`.
+
+        Raises:
+            RequestError: the messages or tools are not well formed.
+            ChatTemplateError: the template refused them, failed, or exceeded its limits.
+        """
+        seen = {
+            **self._special_tokens,
+            "documents": None,
+            **plain_data(variables, "template variables"),
+            "messages": plain_messages(messages, keep_parts=self._keep_parts),
+            "tools": plain_tools(tools),
+            "add_generation_prompt": bool(add_generation_prompt),
+        }
+        return self._template.render(seen, SECONDS)
+
+
+def _reads_parts(template: nodes.Template) -> bool:
+    """Whether the template loops over a message's content, so that it expects a list of parts."""
+    looped = [loop.iter for loop in template.find_all(nodes.For)]
+    return any(_name(what) == "content" for what in looped)
+
+
+def _name(node: nodes.Node) -> str | None:
+    if isinstance(node, nodes.Getattr):
+        return node.attr
+    if isinstance(node, nodes.Getitem) and isinstance(node.arg, nodes.Const):
+        return str(node.arg.value)
+    return node.name if isinstance(node, nodes.Name) else None
+
+
+def _special_tokens(bundle: Bundle, tokenizer: "Tokenizer") -> dict[str, str]:
+    ids = bundle.manifest.tokens
+    known = {"bos_token": ids.bos, "eos_token": next(iter(ids.eos), None), "pad_token": ids.pad}
+    texts = {name: tokenizer.token(i) for name, i in known.items() if i is not None}
+    return texts | (_configured_tokens(bundle) if bundle.has(TOKENIZER_CONFIG_NAME) else {})
+
+
+def _configured_tokens(bundle: Bundle) -> dict[str, str]:
+    try:
+        config = json.loads(_read(bundle, TOKENIZER_CONFIG_NAME))
+    except ValueError as error:
+        raise BundleError(
+            f"{bundle.path(TOKENIZER_CONFIG_NAME)}: not JSON ({error}). Export the model again."
+        ) from error
+    entries = {name: config.get(name) for name in _TOKENS} if isinstance(config, dict) else {}
+    texts = {name: e.get("content") if isinstance(e, dict) else e for name, e in entries.items()}
+    return {name: text for name, text in texts.items() if isinstance(text, str)}
+
+
+def _read(bundle: Bundle, name: str) -> str:
+    path = bundle.path(name)
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise BundleError(f"{path}: cannot be read ({error}). Copy or export the bundle again.") from error

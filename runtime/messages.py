@@ -1,0 +1,120 @@
+"""The messages and tools of a chat, checked and turned into the plain data that a template may see."""
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from .errors import RequestError
+
+_REASONING = ("reasoning_content", "thinking", "reasoning")
+
+
+def plain_messages(messages: Sequence[Mapping[str, Any]], *, keep_parts: bool) -> list[dict[str, Any]]:
+    """Copies of the messages, as transformers prepares them.
+
+    Keys whose value is None are dropped; reasoning is copied under the names that templates read; the arguments of
+    tool calls become objects where they are JSON text, as in OpenAI's format.
+
+    Args:
+        messages: each with a `role`, and `content`: text, a list of parts of type text, or None beside tool calls.
+        keep_parts: the template reads lists of parts; otherwise their texts are joined.
+
+    Raises:
+        RequestError: names the message and what is wrong with it.
+    """
+    if isinstance(messages, str | Mapping) or not isinstance(messages, Sequence) or not messages:
+        raise RequestError(
+            "messages must be a list of at least one message, such as {'role': 'user', 'content': 'Hi'}."
+        )
+    return [_message(message, f"messages[{i}]", keep_parts) for i, message in enumerate(messages)]
+
+
+def plain_tools(tools: Sequence[Mapping[str, Any]] | None) -> list[dict[str, Any]] | None:
+    """Copies of the tools, which are JSON objects as in OpenAI's format; None if there are none.
+
+    Raises:
+        RequestError: something is not plain data.
+    """
+    if not tools:
+        return None
+    if not isinstance(tools, Sequence) or not all(isinstance(tool, Mapping) for tool in tools):
+        raise RequestError("tools must be a list of objects, such as {'type': 'function', 'function': {'name': …}}.")
+    plain: list[dict[str, Any]] = plain_data(tools, "tools")
+    return plain
+
+
+def plain_data(value: Any, where: str) -> Any:
+    """A copy of JSON-like data without any subclass or foreign object; RequestError names what is not."""
+    if value is None or type(value) in (str, int, float, bool):
+        return value
+    if isinstance(value, str):  # an enum or other subclass, whose methods a template must not reach
+        return str.__str__(value)
+    if isinstance(value, int):
+        return int.__int__(value)
+    if isinstance(value, float):
+        return float.__float__(value)
+    if isinstance(value, Mapping):
+        return {_key(key, where): plain_data(item, f"{where}.{key}") for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain_data(item, f"{where}[{i}]") for i, item in enumerate(value)]
+    raise RequestError(f"{where}: a {type(value).__name__} is not data that JSON can hold.")
+
+
+def _key(key: Any, where: str) -> str:
+    if not isinstance(key, str):
+        raise RequestError(f"{where}: the key {key!r} is not a string.")
+    return str.__str__(key)
+
+
+def _message(message: Any, where: str, keep_parts: bool) -> dict[str, Any]:
+    if not isinstance(message, Mapping):
+        raise RequestError(f"{where} must be an object with role and content, got {message!r:.60}.")
+    plain = {key: value for key, value in _plain(message, where).items() if value is not None}
+    role = plain.get("role")
+    if not isinstance(role, str) or not role:
+        raise RequestError(
+            f"{where}.role must be a word such as 'system', 'user', 'assistant' or 'tool', got {role!r}."
+        )
+    if "content" in plain:
+        plain["content"] = _content(plain["content"], f"{where}.content", keep_parts)
+    elif not plain.get("tool_calls"):
+        raise RequestError(f"{where} has neither content nor tool_calls.")
+    _parse_arguments(plain.get("tool_calls"))
+    return _with_reasoning(plain)
+
+
+def _plain(message: Mapping[str, Any], where: str) -> dict[str, Any]:
+    try:
+        plain: dict[str, Any] = plain_data(message, where)
+    except RecursionError as error:
+        raise RequestError(f"{where} is nested too deeply, or contains itself.") from error
+    return plain
+
+
+def _content(content: Any, where: str, keep_parts: bool) -> Any:
+    if isinstance(content, str):
+        return content
+    if not isinstance(content, list):
+        raise RequestError(f"{where} must be text or a list of parts, got {content!r:.60}.")
+    for i, part in enumerate(content):
+        if not isinstance(part, dict) or part.get("type") != "text" or not isinstance(part.get("text"), str):
+            raise RequestError(
+                f"{where}[{i}] must be {{'type': 'text', 'text': …}}: this model reads text only, got {part!r:.80}."
+            )
+    return content if keep_parts else "".join(part["text"] for part in content)
+
+
+def _parse_arguments(calls: Any) -> None:
+    for call in calls if isinstance(calls, list) else ():
+        function = call.get("function") if isinstance(call, dict) else None
+        if isinstance(function, dict) and isinstance(function.get("arguments"), str):
+            try:
+                arguments = json.loads(function["arguments"])
+            except ValueError:
+                continue  # the model wrote something else: show it as it is
+            function["arguments"] = arguments if isinstance(arguments, dict) else function["arguments"]
+
+
+def _with_reasoning(message: dict[str, Any]) -> dict[str, Any]:
+    words = next((message[key] for key in _REASONING if message.get(key) is not None), None)
+    return message if words is None else {"thinking": words, **message, "reasoning_content": words}
