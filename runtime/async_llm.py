@@ -101,7 +101,7 @@ class AsyncLLM:
         loop = asyncio.get_running_loop()
         inbox: asyncio.Queue[Delta] = asyncio.Queue()
 
-        def listen(answer: Answer, delta: Delta) -> None:
+        def listen(_: Answer, delta: Delta) -> None:
             loop.call_soon_threadsafe(inbox.put_nowait, delta)
 
         answers += self.model.answers(request, listen)

@@ -1,0 +1,122 @@
+"""One step over cache rows: what a row computes depends on that row alone."""
+
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from runtime.bundle import open_bundle
+from runtime.errors import ExecutionError
+from runtime.executor import OnnxExecutor, StepInterrupted
+
+Prompt = list[int]
+
+
+@pytest.fixture(params=["one session", "two sessions"])
+def executor(tiny_bundle: Path, request: pytest.FixtureRequest) -> Iterator[OnnxExecutor]:
+    executor = OnnxExecutor(open_bundle(tiny_bundle), rows=8, threads=1, two_sessions=request.param == "two sessions")
+    yield executor
+    executor.close()
+
+
+def ids(seed: int, length: int) -> np.ndarray:
+    return np.random.default_rng(seed).integers(0, 320, length)
+
+
+def prefill(executor: OnnxExecutor, row: int, tokens: np.ndarray, chunk: int = 1000) -> np.ndarray:
+    for start in range(0, len(tokens), chunk):
+        logits = executor.prefill(row, start, tokens[start : start + chunk])
+    return logits.copy()
+
+
+@pytest.mark.parametrize("chunk", [2, 7, 48])
+def test_a_prompt_in_chunks_is_bitwise_the_prompt_in_one_piece(executor: OnnxExecutor, chunk: int) -> None:
+    tokens = ids(0, 2 * 48)  # no last chunk of a single token
+    whole = prefill(executor, 0, tokens)
+    assert np.array_equal(prefill(executor, 1, tokens, chunk), whole)
+    assert all(np.array_equal(a[0, :, :96], a[1, :, :96]) for a in executor.memory.arrays)
+
+
+def test_decode_in_a_batch_is_bitwise_decode_alone(executor: OnnxExecutor) -> None:
+    lengths = np.array([5, 90, 17, 200, 2, 33, 64, 128])
+    for row, length in enumerate(lengths):
+        prefill(executor, row, ids(row, length))
+    together = executor.decode(np.arange(8), lengths).copy()
+    for row, length in enumerate(lengths):
+        executor.move(row, 0, length)
+        assert np.array_equal(executor.decode(np.array([row]), lengths[row : row + 1])[0], together[row])
+
+
+def test_bytes_beyond_the_length_are_never_read(executor: OnnxExecutor) -> None:
+    tokens = ids(1, 20)
+    clean = prefill(executor, 0, tokens)
+    after = executor.decode(np.array([7]), np.array([20]))[0].copy()
+    for array in executor.memory.arrays:
+        array[1] = np.nan
+    assert np.array_equal(prefill(executor, 1, tokens), clean)
+    executor.move(1, 0, 20)
+    assert np.array_equal(executor.decode(np.array([7]), np.array([20]))[0], after)
+
+
+def test_a_released_row_can_be_used_again(executor: OnnxExecutor) -> None:
+    tokens = ids(2, 60)
+    first = prefill(executor, 3, tokens)
+    executor.release(3)
+    assert not executor.memory.arrays[0][3].any()
+    assert np.array_equal(prefill(executor, 3, tokens), first)
+
+
+def test_release_keeps_what_it_is_told_to_keep(executor: OnnxExecutor) -> None:
+    prefill(executor, 2, ids(3, 200))
+    kept = [array[2, :, :50].copy() for array in executor.memory.arrays]
+    executor.release(2, keep=50)
+    assert all(np.array_equal(array[2, :, :50], old) for array, old in zip(executor.memory.arrays, kept, strict=True))
+    assert not executor.memory.arrays[0][2, :, 128:].any()
+
+
+def test_a_block_read_and_written_elsewhere_continues_bitwise(executor: OnnxExecutor) -> None:
+    tokens = ids(4, 100)
+    whole = prefill(executor, 0, tokens)
+    executor.write(5, 0, executor.read(0, 0, 40))
+    executor.write(5, 40, executor.read(0, 40, 60))
+    assert np.array_equal(executor.prefill(5, 60, tokens[60:]), whole)
+
+
+def test_a_step_beyond_the_context_is_refused_before_it_runs(executor: OnnxExecutor) -> None:
+    with pytest.raises(ExecutionError, match="257 tokens in one row, and a row holds 256"):
+        executor.prefill(0, 0, ids(5, 257))
+    executor.prefill(0, 0, ids(5, 256))
+
+
+def test_interrupt_stops_the_running_prefill_only(executor: OnnxExecutor) -> None:
+    expected = prefill(executor, 0, ids(6, 250))
+    executor.interrupt()  # nothing runs: nothing happens
+    stopped = 0
+    for _ in range(200):
+        timer = threading.Timer(0.0005, executor.interrupt)
+        timer.start()
+        try:
+            executor.prefill(1, 0, ids(6, 250))
+        except StepInterrupted:
+            stopped += 1
+        timer.join()
+        if stopped:
+            break
+    assert stopped
+    assert np.array_equal(prefill(executor, 1, ids(6, 250)), expected)
+
+
+def test_the_synthetic_model_says_what_its_formula_says(
+    synthetic_bundle: Path, continuation: Callable[[Prompt, int], Prompt]
+) -> None:
+    executor = OnnxExecutor(open_bundle(synthetic_bundle), rows=3, threads=1)
+    prompts = [[5, 9, 200], [7] * 30, [319]]
+    answers = [[int(executor.prefill(row, 0, np.array(prompt)).argmax())] for row, prompt in enumerate(prompts)]
+    for step in range(40):
+        lengths = np.array([len(prompt) + step for prompt in prompts])
+        logits = executor.decode(np.array([answer[-1] for answer in answers]), lengths)
+        for answer, token in zip(answers, logits.argmax(axis=1), strict=True):
+            answer.append(int(token))
+    assert answers == [continuation(prompt, 41) for prompt in prompts]
