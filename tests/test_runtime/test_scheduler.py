@@ -1,0 +1,247 @@
+"""The scheduler as pure code: a cache of plain lists follows its moves, and must always hold the right tokens."""
+
+from itertools import count
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from runtime.errors import PromptTooLongError
+from runtime.kv_cache import BlockPool
+from runtime.scheduler import Limits, Scheduler
+from runtime.sequence import Sequence, Status
+
+CONTEXT = 40
+
+
+def scheduler(rows: int = 4, blocks: int = 1000, **limits: bool) -> Scheduler:
+    return Scheduler(Limits(rows=rows, context=CONTEXT, **limits), BlockPool(blocks, 4))
+
+
+def sequence(number: int, prompt: list[int], end: int = CONTEXT) -> Sequence:
+    return Sequence(number, list(prompt), len(prompt), end)
+
+
+class FakeCache:
+    """Rows of token ids where a real cache has keys and values; it does what the engine does."""
+
+    def __init__(self, scheduler: Scheduler) -> None:
+        self.scheduler = scheduler
+        self.rows: dict[int, list[int]] = {}
+
+    def apply(self, moves: list) -> None:
+        for move in moves:
+            assert len(self.rows[move.source]) >= move.length
+            self.rows[move.target] = self.rows[move.source][: move.length]
+        for row, keep in self.scheduler.released():
+            self.rows[row] = self.rows.get(row, [])[:keep]
+
+    def turn(self, finished: set[int], chunk: int) -> None:
+        """One turn of the engine; sequences whose ids are in `finished` stop at their next token."""
+        self.apply(self.scheduler.retire())
+        move = self.scheduler.admit()
+        self.apply([move] if move else [])
+        self.apply(self.scheduler.grow())
+        for one in self.scheduler.running:
+            assert self.rows[one.row][: one.length] == one.tokens[:-1]
+            self.rows[one.row] = list(one.tokens)
+            self.token(one, finished)
+            one.length += 1
+        self.prefill(finished, chunk)
+
+    def prefill(self, finished: set[int], size: int) -> None:
+        chunk = self.scheduler.next_chunk(size)
+        if chunk is None:
+            return
+        one = chunk.sequence
+        row = self.rows.get(one.row, [])
+        assert row[: chunk.start] == one.tokens[: chunk.start]
+        self.rows[one.row] = one.tokens[: chunk.stop]
+        self.scheduler.prefilled(chunk)
+        if chunk.stop == len(one.tokens):
+            self.token(one, finished)
+            if one.status is Status.PREFILL:
+                move = self.scheduler.join(one)
+                self.apply([move] if move else [])
+
+    def token(self, one: Sequence, finished: set[int]) -> None:
+        one.tokens.append(sum(one.tokens) % 3)
+        if len(one.tokens) >= one.end or one.id in finished:
+            self.scheduler.finish(one, "length")
+
+
+class SchedulerMachine(RuleBasedStateMachine):
+    """Submit, cancel, fail, stop and run in any order, under either admission and any amount of memory."""
+
+    @initialize(
+        rows=st.integers(1, 4), blocks=st.integers(3, 24), optimistic=st.booleans(), reuse_generated=st.booleans()
+    )
+    def start(self, rows: int, blocks: int, optimistic: bool, reuse_generated: bool) -> None:
+        self.scheduler = scheduler(rows, blocks, optimistic=optimistic, reuse_generated=reuse_generated)
+        self.cache = FakeCache(self.scheduler)
+        self.all: list[Sequence] = []
+        self.stopping: set[int] = set()
+
+    @rule(prompt=st.lists(st.integers(0, 1), min_size=1, max_size=CONTEXT), answer=st.integers(0, 20))
+    def submit(self, prompt: list[int], answer: int) -> None:
+        try:
+            self.scheduler.check(len(prompt), answer)
+        except PromptTooLongError:
+            assert len(prompt) + min(1, answer) > self.scheduler.longest
+            return
+        one = sequence(len(self.all), prompt, min(len(prompt) + answer, self.scheduler.longest))
+        if answer:
+            self.all.append(one)
+            self.scheduler.submit(one)
+
+    @precondition(lambda self: self.all)
+    @rule(data=st.data(), reason=st.sampled_from(["cancelled", "error", "timeout"]))
+    def end(self, data: st.DataObject, reason: str) -> None:
+        one = data.draw(st.sampled_from(self.all))
+        if one.status is not Status.FINISHED:
+            self.scheduler.finish(one, reason)
+
+    @precondition(lambda self: self.all)
+    @rule(data=st.data())
+    def stop_soon(self, data: st.DataObject) -> None:
+        self.stopping.add(data.draw(st.sampled_from(self.all)).id)
+
+    @rule(chunk=st.integers(1, 9))
+    def turn(self, chunk: int) -> None:
+        self.cache.turn(self.stopping, chunk)
+
+    @invariant()
+    def memory_adds_up(self) -> None:
+        if not hasattr(self, "scheduler"):
+            return
+        pool = self.scheduler.pool
+        held = sum(one.blocks for one in self.scheduler) + self.scheduler.warm.blocks
+        assert pool.free + held == pool.total
+        assert all(one.blocks == 0 for one in self.scheduler.waiting)
+
+    @invariant()
+    def rows_and_sequences_are_one_to_one(self) -> None:
+        if not hasattr(self, "scheduler"):
+            return
+        running, prefilling = self.scheduler.running, self.scheduler.prefilling
+        assert [one.row for one in running] == list(range(len(running)))
+        assert len(running) + (prefilling is not None) <= self.scheduler.limits.rows
+        assert prefilling is None or prefilling.row >= len(running)
+        assert not any(one.row in self.scheduler.warm for one in running)
+
+    def teardown(self) -> None:
+        """Whatever happened before, everything ends within a bounded number of turns."""
+        if not hasattr(self, "scheduler"):
+            return
+        for _ in range(60 * (len(self.all) + 1)):
+            self.cache.turn(self.stopping, 8)
+        assert all(one.status is Status.FINISHED for one in self.all)
+        assert self.scheduler.idle
+
+
+TestSchedulerMachine = SchedulerMachine.TestCase
+TestSchedulerMachine.settings = settings(max_examples=150, stateful_step_count=40, deadline=None, derandomize=True)
+
+
+def run(cache: FakeCache, turns: int = 200, stopping: frozenset[int] = frozenset()) -> None:
+    for _ in range(turns):
+        cache.turn(set(stopping), 8)
+
+
+def test_a_freed_row_is_taken_in_the_next_turn() -> None:
+    one = scheduler(rows=2)
+    cache = FakeCache(one)
+    for number, end in enumerate([3, 30, 30]):
+        one.submit(sequence(number, [number, 1], end))
+    cache.turn(set(), 8)
+    cache.turn(set(), 8)
+    cache.turn(set(), 8)
+    assert sorted(s.id for s in one.running) == [1, 2]
+
+
+def test_no_evict_waits_until_the_whole_answer_fits() -> None:
+    one = scheduler(blocks=10)  # 40 tokens
+    first, second = sequence(0, [1] * 4, 24), sequence(1, [2] * 4, 24)
+    cache = FakeCache(one)
+    one.submit(first)
+    one.submit(second)
+    run(cache, 3)
+    assert (first.status, second.status, one.preemptions) == (Status.RUNNING, Status.WAITING, 0)
+    run(cache)
+    assert second.status is Status.FINISHED
+
+
+def test_optimistic_admits_both_and_preempts_the_newer() -> None:
+    one = scheduler(blocks=10, optimistic=True)
+    first, second = sequence(0, [1] * 4, 24), sequence(1, [2] * 4, 24)
+    cache = FakeCache(one)
+    one.submit(first)
+    one.submit(second)
+    run(cache, 3)
+    assert (first.status, second.status) == (Status.RUNNING, Status.RUNNING)
+    run(cache)
+    assert one.preemptions > 0
+    assert (first.preemptions, second.generated) == (0, 20)
+
+
+@pytest.mark.parametrize(("prompt", "size", "expected"), [(9, 1, [2, 2, 2, 3]), (9, 4, [4, 3, 2]), (1, 5, [1])])
+def test_no_chunk_is_a_single_token_unless_the_prompt_is(prompt: int, size: int, expected: list[int]) -> None:
+    one = scheduler()
+    one.submit(sequence(0, [0] * prompt))
+    one.admit()
+    sizes = []
+    while sum(sizes) < prompt:
+        chunk = one.next_chunk(size)
+        assert chunk is not None
+        sizes.append(chunk.stop - chunk.start)
+        one.prefilled(chunk)
+    assert sizes == expected
+
+
+def test_the_next_turn_of_a_chat_continues_in_its_warm_row() -> None:
+    one = scheduler(reuse_generated=True)
+    cache = FakeCache(one)
+    first = sequence(0, [5, 6, 7], 8)
+    one.submit(first)
+    run(cache, 20)
+    second = sequence(1, [*first.tokens, 9, 9], 20)
+    one.submit(second)
+    assert one.admit() is None
+    assert second.cached == 7  # all that was computed: the last token of an answer never enters the cache
+
+
+def test_by_default_only_prefilled_tokens_are_reused() -> None:
+    one = scheduler()
+    cache = FakeCache(one)
+    first = sequence(0, [5, 6, 7], 8)
+    one.submit(first)
+    run(cache, 20)
+    second = sequence(1, [*first.tokens, 9, 9], 20)
+    one.submit(second)
+    one.admit()
+    assert second.cached == 3
+
+
+def test_what_failed_is_not_reused() -> None:
+    one = scheduler()
+    cache = FakeCache(one)
+    ids = count()
+    failed = sequence(next(ids), [5, 6, 7, 8], 20)
+    one.submit(failed)
+    run(cache, 3)
+    one.finish(failed, "error")
+    run(cache, 1)
+    retry = sequence(next(ids), [5, 6, 7, 8], 20)
+    one.submit(retry)
+    one.admit()
+    assert retry.cached == 0
+
+
+def test_a_prompt_that_can_never_fit_is_refused_with_both_numbers() -> None:
+    with pytest.raises(PromptTooLongError, match=r"41 tokens and the context holds 40"):
+        scheduler().check(41, 5)
+    with pytest.raises(PromptTooLongError, match=r"13 tokens and all of the KV memory .* holds 12"):
+        scheduler(blocks=3).check(13, 5)
+    scheduler().check(39, 5)
+    scheduler().check(40, 0)
