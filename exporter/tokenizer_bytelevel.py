@@ -32,8 +32,11 @@ def pre_tokenizer(split: WordSplit) -> Any:
     """The splitting part of tokenizer.json."""
     from tokenizers import Regex, pre_tokenizers
 
-    steps = [pre_tokenizers.Split(Regex(pattern), "isolated") for pattern in split.patterns]
-    return pre_tokenizers.Sequence([*steps, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)])
+    def cut(patterns: tuple[str, ...]) -> list[Any]:
+        return [pre_tokenizers.Split(Regex(pattern), "isolated") for pattern in patterns]
+
+    to_bytes = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    return pre_tokenizers.Sequence([*cut(split.patterns), to_bytes, *cut(split.byte_patterns)])
 
 
 def _word_split(vocabulary: Vocabulary) -> WordSplit:

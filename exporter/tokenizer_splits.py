@@ -31,12 +31,26 @@ _DEEPSEEK3 = (
     rf"| ?[\p{{P}}\p{{S}}]+[\r\n]*|{_SPACES}"
 )
 _BLOOM = r" ?[^(\s|.,!?…。，、।۔،)]+"
-_CJK = "[一-龥ࠀ-一가-퟿]+"
 _DIGIT, _DIGITS = r"\p{N}", r"\p{N}+"
-# deepseek-llm lists its letters one range at a time: cased letters, without the mathematical alphabets.
-_CASED = (
-    "A-Za-zµÀ-ÖØ-öø-ƺƼ-ƿǄ-ʓʕ-ʯͰ-ͳͶͷͻ-ͽͿΆΈ-ΊΌΎ-ΡΣ-ϵϷ-ҁҊ-ԯԱ-ՖႠ-ჅᎠ-Ᏽᏸ-ᏽᲐ-ᲺᲽ-Ჿᴀ-ᴫᵫ-ᵷᵹ-ᶚḀ-ἕἘ-Ἕἠ-ὅὈ-Ὅὐ-ὗὙὛὝὟ-ώᾀ-ᾴᾶ-ᾼι"
-    "ῂ-ῄῆ-ῌῐ-ΐῖ-Ίῠ-Ῥῲ-ῴῶ-ῼℂℇℊ-ℓℕℙ-ℝℤΩℨK-ℭℯ-ℴℹℼ-ℿⅅ-ⅉⅎↃↄⰀ-ⱻⱾ-ⳤⳫ-ⳮⳲⳳꙀ-ꙭꚀ-ꚛꜢ-ꝯꝱ-ꞇꞋ-ꞎꭰ-ꮿﬀ-ﬆﬓ-ﬗＡ-Ｚａ-ｚ𐐀-𐑏𐒰-𐓓𐓘-𐓻𐲀-𐲲𐳀-𐳲𑢠-𑣟𞤀-𞥃"
+_HAN_KANA = "[\u4e00-\u9fa5\u3040-\u309f\u30a0-\u30ff]+"
+_HAN_HANGUL = "[\u4e00-\u9fa5\u0800-\u4e00\uac00-\ud7ff]+"
+_SYMBOLS = "[!-/:-~\uff01-\uff0f\uff1a-\uff5e\u2018-\u201f\u3000-\u3002]"
+
+
+def _letters(ranges: str) -> str:
+    ends = [[chr(int(end, 16)) for end in part.split("-")] for part in ranges.split()]
+    return "[" + "".join("-".join(pair) for pair in ends) + "]"
+
+
+# deepseek-llm lists its letters one range at a time: most cased letters, without the mathematical alphabets.
+_CASED = _letters(
+    "41-5A 61-7A B5 C0-D6 D8-F6 F8-1BA 1BC-1BF 1C4-293 295-2AF 370-373 376 377 37B-37D 37F 386 388-38A 38C 38E-3A1 "
+    "3A3-3F5 3F7-481 48A-52F 531-556 10A0-10C5 13A0-13F5 13F8-13FD 1C90-1CBA 1CBD-1CBF 1D00-1D2B 1D6B-1D77 1D79-1D9A "
+    "1E00-1F15 1F18-1F1D 1F20-1F45 1F48-1F4D 1F50-1F57 1F59 1F5B 1F5D 1F5F-1F7D 1F80-1FB4 1FB6-1FBC 1FBE 1FC2-1FC4 "
+    "1FC6-1FCC 1FD0-1FD3 1FD6-1FDB 1FE0-1FEC 1FF2-1FF4 1FF6-1FFC 2102 2107 210A-2113 2115 2119-211D 2124 2126 2128 "
+    "212A-212D 212F-2134 2139 213C-213F 2145-2149 214E 2183 2184 2C00-2C7B 2C7E-2CE4 2CEB-2CEE 2CF2 2CF3 A640-A66D "
+    "A680-A69B A722-A76F A771-A787 A78B-A78E AB70-ABBF FB00-FB06 FB13-FB17 FF21-FF3A FF41-FF5A 10400-1044F "
+    "104B0-104D3 104D8-104FB 10C80-10CB2 10CC0-10CF2 118A0-118DF 1E900-1E943"
 )
 
 
@@ -46,20 +60,24 @@ class WordSplit:
 
     Args:
         patterns: applied in turn, each to the pieces that the one before left.
+        byte_patterns: the same, after the pieces were spelled in the byte alphabet.
         ignore_merges: a word that is a token is taken whole, whatever the merges say.
         add_bos: the text begins with the bos token, unless the file says otherwise.
         nfc: text is normalised to NFC first.
     """
 
     patterns: tuple[str, ...]
+    byte_patterns: tuple[str, ...] = ()
     ignore_merges: bool = False
     add_bos: bool = False
     nfc: bool = False
 
 
 _GROUPS: tuple[tuple[WordSplit, str], ...] = (
-    (WordSplit((_GPT2,)), "gpt-2 phi-2 mpt olmo jais trillion granite-docling exaone4 a.x-4.0 mellum gigachat"),
-    (WordSplit((_DIGIT, _GPT2)), "starcoder refact command-r smollm codeshell exaone minerva-7b mellum2"),
+    (WordSplit((_GPT2,)), "gpt-2 phi-2 jais trillion granite-docling exaone4 a.x-4.0 mellum gigachat"),
+    (WordSplit((_GPT2,), nfc=True), "mpt olmo"),
+    (WordSplit((_DIGIT, _GPT2)), "starcoder refact smollm codeshell exaone minerva-7b mellum2"),
+    (WordSplit((_DIGIT, _GPT2), nfc=True), "command-r"),
     (
         WordSplit((_LLAMA3,), ignore_merges=True, add_bos=True),
         "llama3 llama-v3 llama-bpe falcon3 falcon-h1 pixtral midm-2.0 lfm2",
@@ -70,11 +88,11 @@ _GROUPS: tuple[tuple[WordSplit, str], ...] = (
     (WordSplit((_QWEN35,), nfc=True), "qwen35"),
     (WordSplit((_TEKKEN,), ignore_merges=True, add_bos=True), "tekken"),
     (WordSplit((_GPT4O,)), "gpt-4o llama4 kanana2 talkie minimax-m2"),
-    (WordSplit((r"[\p{P}\$\+<=>\^~\|`]+", _GPT2, "[0-9][0-9][0-9]")), "falcon"),
-    (WordSplit((r"\p{N}{1,3}", "[一-龥぀-ゟ゠-ヿ]+", _DEEPSEEK3)), "deepseek-v3 hunyuan-dense joyai-llm hy_v4"),
-    (WordSplit(("[\r\n]", r"\s?\p{L}+", r"\s?\p{P}+", _CJK, _DIGIT)), "deepseek-coder"),
+    (WordSplit((r"[\p{P}\$\+<=>\^~\|`]+", _GPT2), (_DIGITS, "[0-9][0-9][0-9]")), "falcon"),
+    (WordSplit((r"\p{N}{1,3}", _HAN_KANA, _DEEPSEEK3)), "deepseek-v3 hunyuan-dense joyai-llm hy_v4"),
+    (WordSplit(("[\r\n]", r"\s?\p{L}+", r"\s?\p{P}+", _HAN_HANGUL, _DIGIT)), "deepseek-coder"),
     (
-        WordSplit(("[\r\n]", rf"\s?[{_CASED}]+", r"\s?[!-/:-~！-／：-～‘-‟　-。]+", r"\s+$", _CJK, _DIGITS)),
+        WordSplit(("[\r\n]", rf"\s?{_CASED}+", rf"\s?{_SYMBOLS}+", r"\s+$", _HAN_HANGUL, _DIGITS)),
         "deepseek-llm",
     ),
     (WordSplit((_BLOOM,)), "bloom poro-chat gpt3-finnish"),

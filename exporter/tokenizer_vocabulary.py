@@ -57,9 +57,7 @@ class Vocabulary:
     def _merge(self, text: str) -> tuple[str, str]:
         left, _, right = text.partition(" ")
         if not left or not right:
-            raise CheckpointError(
-                f"{self.where}: tokenizer.ggml.merges holds {text!r}, not two tokens and a space."
-            )
+            raise CheckpointError(f"{self.where}: tokenizer.ggml.merges holds {text!r}, not two tokens and a space.")
         return left, right
 
 

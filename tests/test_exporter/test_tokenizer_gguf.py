@@ -1,0 +1,222 @@
+"""Tokenizers rebuilt from GGUF metadata against Hugging Face's own, on the same vocabulary.
+
+ONNXLM_FUZZ=10000 compares that many strings instead of the default 200.
+"""
+
+import json
+import os
+import random
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers, trainers
+
+from exporter.tokenizer_gguf import gguf_tokenizer_files
+from exporter.tokenizer_splits import WORD_SPLITS
+from runtime.errors import CheckpointError
+
+COUNT = int(os.environ.get("ONNXLM_FUZZ", "200"))
+CORPUS = (
+    "The quick brown fox doesn't jump over 12345 lazy dogs; it's 3.14 metres, isn't it?\n\n  def f(x):\n        return"
+    " x+1\t# ok\r\n Größe naïve café — «Привет, мир» 你好，世界！ こんにちは 한국어 नमस्ते مرحبا 😀👍🏽 ١٢٣ ½ ²\n"
+    "WE'LL HELLO HelloWorld camelCase snake_case http://x.y/z?q=1&r=2 ... !!! ((())) {}[] <tag/> A1B2C3 100,000.00  \n"
+)
+SNIPPETS = [
+    "'s", "'LL", "'Re", " don't", "12", "1234567", " 9", "  7", "\n\n", " \n ", "\r\n", "\t", "   ", "é", "e\u0301",
+    "\u212b", "नि", "한", "\u1112\u1161\u11ab", "世界", "こ", "Привет", "²", "½", "١٢", "😀", "👍🏽", "\u200d",
+    "\u00a0", "A", "ﬁ", "aB", "ABc", "_", "/", "://", "!x", "#Tag", "<|end|>", "<x>", "<s>", "▁", "▁▁", "\x00",
+    "\ufeff", "ǅ", "ʰ", "𝐀", "\u3000",
+]  # fmt: skip
+
+
+def strings(seed: int) -> list[str]:
+    """Random text of awkward pieces, printable ASCII and any code point."""
+    rng = random.Random(seed)
+    planes = [(0x20, 0x7F), (0x20, 0x7F), (0xA0, 0x2000), (0x2000, 0xD800), (0xE000, 0x30000)]
+
+    def piece() -> str:
+        return rng.choice(SNIPPETS) if rng.random() < 0.6 else chr(rng.randrange(*rng.choice(planes)))
+
+    return ["".join(piece() for _ in range(rng.randrange(1, 30))) for _ in range(COUNT)]
+
+
+@pytest.fixture(scope="module")
+def byte_level() -> dict[str, Any]:
+    """Metadata of a byte-level vocabulary whose merges cross every border between words, so that each split shows."""
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    special = ["<s>", "<|end|>"]
+    trainer = trainers.BpeTrainer(
+        vocab_size=900, special_tokens=special, initial_alphabet=alphabet, show_progress=False, max_token_length=6
+    )
+    tokenizer.train_from_iterator([CORPUS[i:] for i in range(0, len(CORPUS), 7)] * 2, trainer)
+    model = json.loads(tokenizer.to_str())["model"]
+    tokens = sorted(model["vocab"], key=model["vocab"].__getitem__)
+    return {
+        "tokenizer.ggml.model": "gpt2",
+        "tokenizer.ggml.tokens": tokens,
+        "tokenizer.ggml.token_type": [3 if token in special else 1 for token in tokens],
+        "tokenizer.ggml.merges": [" ".join(pair) for pair in model["merges"]],
+        "tokenizer.ggml.bos_token_id": 0,
+        "tokenizer.ggml.eos_token_id": 1,
+    }
+
+
+def build(metadata: dict[str, Any]) -> Tokenizer:
+    return Tokenizer.from_buffer(gguf_tokenizer_files(metadata, "x.gguf")["tokenizer.json"])
+
+
+def from_class(name: str) -> Callable[[dict[str, int], list[tuple[str, str]]], Tokenizer]:
+    def make(vocab: dict[str, int], merges: list[tuple[str, str]]) -> Tokenizer:
+        import transformers
+
+        kind = getattr(transformers, name)
+        tokens = dict.fromkeys(["bos_token", "unk_token", "pad_token"], "<s>") | {"eos_token": "<|end|>"}
+        return kind(vocab=vocab, merges=merges, **tokens).backend_tokenizer
+
+    return make
+
+
+def from_parts(
+    *steps: Any, ignore_merges: bool = False
+) -> Callable[[dict[str, int], list[tuple[str, str]]], Tokenizer]:
+    def make(vocab: dict[str, int], merges: list[tuple[str, str]]) -> Tokenizer:
+        tokenizer = Tokenizer(models.BPE(vocab, merges, ignore_merges=ignore_merges))
+        tokenizer.pre_tokenizer = pre_tokenizers.Sequence(list(steps))
+        return tokenizer
+
+    return make
+
+
+def gguf_split(pre: str) -> Any:
+    from transformers.integrations.gguf.gguf_tokenizer_mapping import GGUF_PRE_TOKENIZER_SPLITS
+
+    return pre_tokenizers.Split(Regex(GGUF_PRE_TOKENIZER_SPLITS[pre]), "isolated")
+
+
+WORDS = pre_tokenizers.ByteLevel(add_prefix_space=False)
+BYTES = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+DIGITS = pre_tokenizers.Digits(individual_digits=True)
+# The families' own tokenizers: a transformers class, or the pre_tokenizer of their tokenizer.json.
+REFERENCES = {
+    "gpt-2": from_class("GPT2Tokenizer"),
+    "phi-2": from_class("CodeGenTokenizer"),
+    "olmo": from_class("GPTNeoXTokenizer"),
+    "mpt": from_class("GPTNeoXTokenizer"),
+    "command-r": from_class("CohereTokenizer"),
+    "qwen2": from_class("Qwen2Tokenizer"),
+    "qwen35": from_class("Qwen3_5Tokenizer"),
+    "smollm": from_parts(DIGITS, WORDS),
+    "starcoder": from_parts(DIGITS, WORDS),
+    "llama-bpe": from_parts(gguf_split("llama-bpe"), BYTES, ignore_merges=True),
+    "dbrx": from_parts(gguf_split("dbrx"), BYTES),
+    "tekken": from_parts(gguf_split("tekken"), BYTES, ignore_merges=True),
+    "gpt-4o": from_parts(gguf_split("gpt-4o"), BYTES),
+    "falcon": from_parts(
+        pre_tokenizers.Punctuation("contiguous"),
+        WORDS,
+        pre_tokenizers.Digits(individual_digits=False),
+        pre_tokenizers.Split(Regex("[0-9][0-9][0-9]"), "isolated"),
+    ),
+}
+
+
+@pytest.mark.parametrize("pre", REFERENCES)
+def test_ids_of_any_text(byte_level: dict[str, Any], pre: str):
+    vocab = {token: i for i, token in enumerate(byte_level["tokenizer.ggml.tokens"])}
+    theirs = REFERENCES[pre](vocab, [tuple(merge.split(" ")) for merge in byte_level["tokenizer.ggml.merges"]])
+    theirs.add_special_tokens(["<s>", "<|end|>"])
+    ours = build(byte_level | {"tokenizer.ggml.pre": pre})
+    for text in strings(seed=len(pre)):
+        assert ours.encode(text, add_special_tokens=False).ids == theirs.encode(text, add_special_tokens=False).ids, (
+            text
+        )
+
+
+@pytest.mark.parametrize("pre", sorted(WORD_SPLITS))
+def test_any_text_comes_back(byte_level: dict[str, Any], pre: str):
+    tokenizer = build(byte_level | {"tokenizer.ggml.pre": pre})
+    form = normalizers.NFC().normalize_str if WORD_SPLITS[pre].nfc else str
+    for text in strings(seed=1)[:50]:
+        assert tokenizer.decode(
+            tokenizer.encode(text, add_special_tokens=False).ids, skip_special_tokens=False
+        ) == form(text)
+
+
+AWKWARD = "Don't\n\n sum 1234 ²x 世界あ한 !ab#  ΣΑ𝐀."
+SPLITS = {
+    "deepseek-v3": "Don|'t|\n\n| sum| |123|4| |²|x| |世界あ|한| !|ab|#| | ΣΑ𝐀|.",
+    "deepseek-coder": "Don|'|t|\n|\n| sum| |1|2|3|4| |²|x| |世界あ한| !|ab|#| | ΣΑ𝐀|.",
+    "deepseek-llm": "Don|'|t|\n|\n| sum| |1234| |²|x| |世界あ한| !|ab|#| | ΣΑ|𝐀|.",
+    "bloom": "Don't|\n\n| sum| 1234| ²x| 世界あ한| !|ab#| | ΣΑ𝐀|.",
+    "viking": "Don't|\n\n| sum| |1|2|3|4| |²|x| 世界あ한| !|ab#| | ΣΑ𝐀|.",
+    "seed-coder": "Don|'t|\n\n| sum| |1|2|3|4| |²|x| 世界あ한| !|ab|#| | ΣΑ𝐀|.",
+    "stablelm2": "Don|'t|\n\n| sum| |1|2|3|4| |²|x| 世界あ한| !|ab|#| | ΣΑ𝐀|.",
+}
+
+
+@pytest.mark.parametrize("pre", SPLITS)
+def test_splits_without_a_reference_are_pinned(byte_level: dict[str, Any], pre: str):
+    """Where the words end, in a sentence that every pattern cuts another way."""
+    split = build(byte_level | {"tokenizer.ggml.pre": pre}).pre_tokenizer.pre_tokenize_str(AWKWARD)
+    assert "|".join(AWKWARD[start:stop] for _, (start, stop) in split) == SPLITS[pre]
+
+
+def test_merges_are_ignored_for_whole_words_where_the_model_does(byte_level: dict[str, Any]):
+    tokens = [*byte_level["tokenizer.ggml.tokens"], "Zqxj"]
+    metadata = byte_level | {"tokenizer.ggml.tokens": tokens, "tokenizer.ggml.token_type": [1] * len(tokens)}
+    whole = build(metadata | {"tokenizer.ggml.pre": "llama-bpe", "tokenizer.ggml.add_bos_token": False})
+    assert whole.encode("Zqxj").tokens == ["Zqxj"]
+    assert len(build(metadata | {"tokenizer.ggml.pre": "qwen2"}).encode("Zqxj").tokens) > 1
+
+
+@pytest.mark.parametrize(
+    ("metadata", "expected"),
+    [
+        ({"pre": "gpt-2"}, ["a"]),
+        ({"pre": "llama-bpe"}, ["<s>", "a"]),
+        ({"pre": "llama-bpe", "add_bos_token": False}, ["a"]),
+        ({"pre": "gpt-2", "add_bos_token": True, "add_eos_token": True}, ["<s>", "a", "<|end|>"]),
+        ({"pre": "gpt-2", "add_bos_token": True, "bos_token_id": 10**6}, ["a"]),
+    ],
+)
+def test_ends_are_added_as_the_file_wants(byte_level: dict[str, Any], metadata: dict[str, Any], expected: list[str]):
+    tokenizer = build(byte_level | {f"tokenizer.ggml.{key}": value for key, value in metadata.items()})
+    assert tokenizer.encode("a").tokens == expected
+    assert tokenizer.encode("a", add_special_tokens=False).tokens == ["a"]
+
+
+def test_added_tokens_are_matched_whole(byte_level: dict[str, Any]):
+    """Control tags are special, user-defined tokens are plain text, and text mislabelled as control is ordinary."""
+    count = len(byte_level["tokenizer.ggml.tokens"])
+    tokens = [*byte_level["tokenizer.ggml.tokens"], "<｜tag▁x｜>", "<think>", "    ", "Größe Ⅷ"]
+    kinds = [*byte_level["tokenizer.ggml.token_type"], 3, 4, 4, 3]
+    changes = {"tokenizer.ggml.pre": "gpt-2", "tokenizer.ggml.tokens": tokens, "tokenizer.ggml.token_type": kinds}
+    tokenizer = build(byte_level | changes)
+    ids = tokenizer.encode("a<｜tag▁x｜><think>    Größe Ⅷ").ids
+    assert ids[1:4] == [count, count + 1, count + 2]
+    assert count + 3 not in ids
+    assert tokenizer.decode(ids) == "a<think>    Größe Ⅷ"
+    assert tokenizer.get_vocab_size() == count + 4
+
+
+def test_files_beside_the_tokenizer(byte_level: dict[str, Any]):
+    files = gguf_tokenizer_files(
+        byte_level | {"tokenizer.ggml.pre": "gpt-2", "tokenizer.chat_template": "{{ x }}"}, "x"
+    )
+    assert json.loads(files["tokenizer_config.json"]) == {
+        "bos_token": "<s>", "eos_token": "<|end|>", "add_bos_token": False,
+    }  # fmt: skip
+    assert files["chat_template.jinja"] == b"{{ x }}"
+
+
+def test_a_tokenizer_json_in_the_metadata_is_taken_as_it_is(byte_level: dict[str, Any]):
+    files = gguf_tokenizer_files(byte_level | {"tokenizer.huggingface.json": '{"version": "1.0"}'}, "x")
+    assert files["tokenizer.json"] == b'{"version": "1.0"}'
+
+
+def test_a_file_without_tokens_is_refused():
+    with pytest.raises(CheckpointError, match=r"x.gguf: metadata tokenizer.ggml.tokens is missing"):
+        gguf_tokenizer_files({}, "x.gguf")
