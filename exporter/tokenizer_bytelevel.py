@@ -36,7 +36,8 @@ def pre_tokenizer(split: WordSplit) -> Any:
         return [pre_tokenizers.Split(Regex(pattern), "isolated") for pattern in patterns]
 
     to_bytes = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
-    return pre_tokenizers.Sequence([*cut(split.patterns), to_bytes, *cut(split.byte_patterns)])
+    first = [pre_tokenizers.Punctuation("contiguous")] if split.punctuation else []
+    return pre_tokenizers.Sequence([*first, *cut(split.patterns), to_bytes, *cut(split.byte_patterns)])
 
 
 def _word_split(vocabulary: Vocabulary) -> WordSplit:

@@ -61,6 +61,7 @@ class WordSplit:
     Args:
         patterns: applied in turn, each to the pieces that the one before left.
         byte_patterns: the same, after the pieces were spelled in the byte alphabet.
+        punctuation: runs of punctuation are cut off before anything else.
         ignore_merges: a word that is a token is taken whole, whatever the merges say.
         add_bos: the text begins with the bos token, unless the file says otherwise.
         nfc: text is normalised to NFC first.
@@ -68,6 +69,7 @@ class WordSplit:
 
     patterns: tuple[str, ...]
     byte_patterns: tuple[str, ...] = ()
+    punctuation: bool = False
     ignore_merges: bool = False
     add_bos: bool = False
     nfc: bool = False
@@ -88,7 +90,7 @@ _GROUPS: tuple[tuple[WordSplit, str], ...] = (
     (WordSplit((_QWEN35,), nfc=True), "qwen35"),
     (WordSplit((_TEKKEN,), ignore_merges=True, add_bos=True), "tekken"),
     (WordSplit((_GPT4O,)), "gpt-4o llama4 kanana2 talkie minimax-m2"),
-    (WordSplit((r"[\p{P}\$\+<=>\^~\|`]+", _GPT2), (_DIGITS, "[0-9][0-9][0-9]")), "falcon"),
+    (WordSplit((_GPT2,), (_DIGITS, "[0-9][0-9][0-9]"), punctuation=True), "falcon"),
     (WordSplit((r"\p{N}{1,3}", _HAN_KANA, _DEEPSEEK3)), "deepseek-v3 hunyuan-dense joyai-llm hy_v4"),
     (WordSplit(("[\r\n]", r"\s?\p{L}+", r"\s?\p{P}+", _HAN_HANGUL, _DIGIT)), "deepseek-coder"),
     (
