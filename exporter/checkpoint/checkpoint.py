@@ -3,7 +3,7 @@
 import hashlib
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Protocol
@@ -17,7 +17,7 @@ CodeArray = npt.NDArray[np.uint8]
 
 @dataclass(frozen=True)
 class PackedTensor:
-    """A matrix stored as integers, in the terms of the MatMulNBits operator.
+    """A matrix stored as integers, in the terms of the MatMulNBits operator. Stacked matrices are one tall matrix.
 
     weight[n, k] = (codes[n, k] - zero_points[n, k // group_size]) * scales[n, k // group_size]
 
@@ -34,6 +34,11 @@ class PackedTensor:
     zero_points: CodeArray | None
     bits: int
     group_size: int
+
+    def select(self, rows: npt.NDArray[np.integer]) -> "PackedTensor":
+        """The given rows, in the given order."""
+        zero_points = None if self.zero_points is None else self.zero_points[rows]
+        return replace(self, codes=self.codes[rows], scales=self.scales[rows], zero_points=zero_points)
 
     def dequantize(self) -> FloatArray:
         """The matrix in float32 [N, K]."""

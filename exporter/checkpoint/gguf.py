@@ -3,7 +3,10 @@
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
+
+import numpy as np
+import numpy.typing as npt
 
 from exporter.tokenizer_gguf import gguf_tokenizer_files
 from runtime.errors import CheckpointError, UnsupportedError
@@ -11,10 +14,13 @@ from runtime.errors import CheckpointError, UnsupportedError
 from .checkpoint import Checkpoint, FloatArray, PackedTensor
 from .gguf_blocks import block_format
 from .gguf_config import gguf_config
+from .gguf_exact import read_packed
 from .gguf_file import GgufFile, GgufTensorInfo, read_gguf
 from .gguf_names import FAMILIES, NOT_WEIGHTS, GgufFamily, hugging_face_name
 from .gguf_tokens import special_ids
 from .stored import read_float32
+
+Number = TypeVar("Number", bound=np.generic)
 
 
 @dataclass(frozen=True)
@@ -37,13 +43,20 @@ class GgufTensor:
 
     def read(self) -> FloatArray:
         """The values in float32, rows in Hugging Face order."""
-        where = f"{self.info.range.path.name}: {self.info.name}"
-        values = read_float32(self.info.range, self.shape, block_format(self.dtype, where), where)
+        values = read_float32(self.info.range, self.shape, block_format(self.dtype, self.where), self.where)
         return values if self.heads is None else _unpermuted(values, self.heads)
 
     def packed(self) -> PackedTensor | None:
-        """None for now."""
-        return None
+        """The stored codes, where the block format maps to MatMulNBits exactly."""
+        packed = read_packed(self.info.range, self.shape, self.dtype, self.where)
+        if packed is None or self.heads is None:
+            return packed
+        return packed.select(_unpermuted(np.arange(self.shape[0]), self.heads))
+
+    @property
+    def where(self) -> str:
+        """File and stored name, for messages."""
+        return f"{self.info.range.path.name}: {self.info.name}"
 
 
 def open_gguf(path: Path) -> Checkpoint:
@@ -102,7 +115,7 @@ def _permuted_heads(info: GgufTensorInfo, family: GgufFamily, config: dict[str, 
     return heads
 
 
-def _unpermuted(values: FloatArray, heads: int) -> FloatArray:
+def _unpermuted(values: npt.NDArray[Number], heads: int) -> npt.NDArray[Number]:
     """Rows of each head from pairs (2i, 2i+1) to halves (i, i + D/2)."""
     pairs = values.reshape(heads, values.shape[0] // heads // 2, 2, -1)
     return pairs.swapaxes(1, 2).reshape(values.shape)

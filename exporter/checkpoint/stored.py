@@ -5,7 +5,7 @@ result may occupy memory.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -59,19 +59,24 @@ class BlockFormat:
 
 def read_float32(source: FileRange, shape: tuple[int, ...], form: BlockFormat, where: str) -> FloatArray:
     """The whole tensor in float32; refuses NaN and infinity, naming `where`."""
-    blocks = source.size // form.bytes
-    result = np.empty((blocks, form.block), np.float32)
-    step = max(1, CHUNK_BYTES // form.bytes)
-    for start in range(0, blocks, step):
-        stop = min(start + step, blocks)
-        data = source.read(start * form.bytes, stop * form.bytes)
+    result = np.empty((source.size // form.bytes, form.block), np.float32)
+    for start, stop, data in chunks(source, form.bytes):
         with np.errstate(all="ignore"):  # NaN and infinity get their own message below
-            result[start:stop] = form.decode(data.reshape(stop - start, form.bytes))
-        _require_finite(result[start:stop], where)
+            result[start:stop] = form.decode(data)
+        require_finite(result[start:stop], where)
     return result.reshape(shape)
 
 
-def _require_finite(values: FloatArray, where: str) -> None:
-    if not (np.isfinite(values.min()) and np.isfinite(values.max())):  # NaN wins both
+def chunks(source: FileRange, block_bytes: int) -> Iterator[tuple[int, int, Bytes]]:
+    """Blocks [start, stop) at a time, as uint8 [stop - start, block_bytes]."""
+    blocks, step = source.size // block_bytes, max(1, CHUNK_BYTES // block_bytes)
+    for start in range(0, blocks, step):
+        stop = min(start + step, blocks)
+        yield start, stop, source.read(start * block_bytes, stop * block_bytes).reshape(stop - start, block_bytes)
+
+
+def require_finite(values: FloatArray, where: str) -> None:
+    """Refuse NaN and infinity."""
+    if values.size and not (np.isfinite(values.min()) and np.isfinite(values.max())):  # NaN wins both
         kind = "NaN" if np.isnan(values).any() else "infinite"
         raise CheckpointError(f"{where}: holds {kind} values; the checkpoint is broken. Download or convert it again.")

@@ -8,6 +8,7 @@ import pytest
 from gguf.quants import _type_traits  # the package's list of what it can dequantize
 
 from exporter.checkpoint.gguf_blocks import block_format
+from exporter.checkpoint.gguf_exact import EXACT, read_packed
 from exporter.checkpoint.stored import FileRange, read_float32
 from runtime.errors import CheckpointError, UnsupportedError
 
@@ -18,6 +19,8 @@ def random_blocks(kind: str, blocks: int) -> np.ndarray:
     """Random bytes whose float16 scales are finite; NaN scales have a test of their own."""
     _, size = gguf.GGML_QUANT_SIZES[gguf.GGMLQuantizationType[kind]]
     data = np.random.default_rng(len(kind)).integers(0, 256, (8 * blocks, size), np.uint8)
+    if kind == "TQ2_0":
+        data[:, :64] &= ~((data[:, :64] & 0x55) << 1)  # three values, not four
     with np.errstate(all="ignore"):
         values = gguf.dequantize(data.ravel(), gguf.GGMLQuantizationType[kind]).reshape(8 * blocks, -1)
     return data[np.isfinite(values).all(1)][:blocks]
@@ -59,3 +62,21 @@ def test_a_file_that_shrank_is_an_error(tmp_path: Path):
 def test_types_that_are_no_weights_are_refused():
     with pytest.raises(UnsupportedError, match="here: stored as I32"):
         block_format("I32", "here")
+
+
+@pytest.mark.parametrize("kind", EXACT)
+def test_exact_formats_are_the_same_numbers_as_codes(tmp_path: Path, kind: str):
+    data = random_blocks(kind, 400)
+    (tmp_path / "x.bin").write_bytes(data.tobytes())
+    source, form = FileRange(tmp_path / "x.bin", 0, data.nbytes), block_format(kind, "")
+    shape = (len(data) // 4, 4 * form.block)
+    packed = read_packed(source, shape, kind, "")
+    assert packed is not None
+    assert packed.codes.shape == shape
+    assert packed.scales.shape == (shape[0], shape[1] // packed.group_size)
+    assert packed.dequantize().tobytes() == read_float32(source, shape, form, "").tobytes()
+
+
+@pytest.mark.parametrize("kind", ["Q4_1", "Q4_K", "F32", "IQ2_S"])
+def test_other_formats_have_no_codes(tmp_path: Path, kind: str):
+    assert read_packed(FileRange(tmp_path / "x.bin", 0, 0), (1, 256), kind, "") is None

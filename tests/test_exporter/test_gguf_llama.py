@@ -1,6 +1,7 @@
 """A GGUF file is the Hugging Face folder that it was converted from."""
 
 import json
+import tracemalloc
 
 import gguf
 import numpy as np
@@ -19,6 +20,25 @@ def test_tensors_are_those_of_the_folder(make_gguf, kind):
         stored = gguf.GGMLQuantizationType[kind if len(source.shape) == 2 else "F32"]
         expected = gguf.dequantize(gguf.quantize(source.read(), stored), stored)  # rows may move, blocks may not
         np.testing.assert_array_equal(ours[name].read(), expected.reshape(source.shape), err_msg=name)
+
+
+@pytest.mark.parametrize("kind", ["Q4_0", "Q5_0", "Q8_0"])
+def test_codes_are_the_same_matrix(make_gguf, kind):
+    tensors = open_checkpoint(make_gguf(kind)[1]).tensors
+    packed = {name: source.packed() for name, source in tensors.items()}
+    assert [name for name in tensors if packed[name] is None] == [name for name in tensors if "norm" in name]
+    for name in ("model.embed_tokens.weight", "model.layers.1.self_attn.k_proj.weight"):
+        assert packed[name].dequantize().tobytes() == tensors[name].read().tobytes()
+
+
+def test_reading_takes_little_more_memory_than_the_tensor(make_gguf):
+    source = open_checkpoint(make_gguf("Q8_0", vocab_size=40_000)[1]).tensors["model.embed_tokens.weight"]
+    tracemalloc.start()
+    values = source.read()
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 1.6 * values.nbytes
+    assert values.shape == (40_000, 64)
 
 
 def test_config_is_the_folder_s(make_gguf):
