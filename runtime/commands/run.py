@@ -1,0 +1,129 @@
+"""`onnxlm run`: one answer, or a chat in the terminal."""
+
+import json
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from .sampling_options import sampling_arguments, sampling_options
+
+if TYPE_CHECKING:
+    from ..completion import Completion
+    from ..llm import LLM
+    from ..options import SamplingParams
+
+_INTERRUPTED = 130  # what shells report for a program that Ctrl-C ended
+
+
+@click.command()
+@click.argument("bundle", type=click.Path(path_type=Path))
+@click.argument("prompt", required=False)
+@click.option("--system", metavar="TEXT", help="The system message of the chat.")
+@click.option("--raw", is_flag=True, help="Complete PROMPT as it is, without the model's chat template.")
+@click.option("--provider", default="auto", show_default=True, type=click.Choice(["auto", "cpu", "cuda"]))
+@click.option("--context", type=int, help="Most tokens of the conversation; default: the model's context.")
+@click.option("--threads", type=int, help="Threads; default: the number of cores.")
+@click.option("--json", "as_json", is_flag=True, help="Print the answer as JSON when it is complete.")
+@click.option("--stats", is_flag=True, help="Print tokens per second to stderr.")
+@sampling_options
+def run(bundle: Path, prompt: str | None, as_json: bool, **options: Any) -> None:
+    """Answer PROMPT with the model in BUNDLE, or chat if there is none. A PROMPT of - is read from standard input.
+
+    Ctrl-C stops an answer; in a chat, twice at the prompt leaves.
+
+    \b
+    Example:
+      onnxlm run smol-int4 "Why is the sky blue?"
+      onnxlm run smol-int4 "Once upon a time" --raw --temperature 0.8 --seed 7
+      onnxlm run smol-int4 --system "Answer in one sentence." --stats
+    """
+    from ..options import SamplingParams
+
+    params = SamplingParams(**sampling_arguments(options))
+    _check_choices(prompt, as_json, params, options)
+    sys.stdout.reconfigure(errors="replace")  # type: ignore[union-attr]  # a narrow terminal must not end the answer
+    with _load(bundle, params.n, **options) as llm:
+        if prompt is None:
+            _chat(llm, params, options["system"], options["stats"])
+        elif as_json or params.n > 1:
+            _print_complete(llm, _text(prompt), params, as_json=as_json, **options)
+        else:
+            _print_streamed(llm, _text(prompt), params, **options)
+
+
+def _check_choices(prompt: str | None, as_json: bool, params: "SamplingParams", options: dict[str, Any]) -> None:
+    if prompt is None and (as_json or options["raw"] or params.n > 1):
+        raise click.UsageError("--json, --raw and -n answer one PROMPT: give one.")
+    if params.logprobs is not None and not as_json:
+        raise click.UsageError("--logprobs needs --json.")
+    if options["raw"] and options["system"] is not None:
+        raise click.UsageError("--raw uses no chat template, so it takes no --system message.")
+
+
+def _text(prompt: str) -> str:
+    return sys.stdin.read() if prompt == "-" else prompt
+
+
+def _load(bundle: Path, rows: int, provider: str, context: int | None, threads: int | None, **_: Any) -> "LLM":
+    from ..llm import LLM
+    from ..options import EngineOptions
+
+    return LLM(bundle, provider, EngineOptions(max_concurrency=rows, context=context, threads=threads))
+
+
+def _chat(llm: "LLM", params: "SamplingParams", system: str | None, stats: bool) -> None:
+    from .conversation import Conversation
+    from .terminal_chat import TerminalChat
+
+    TerminalChat(Conversation(llm, params, system), stats).run()
+
+
+def _messages(prompt: str, system: str | None) -> list[dict[str, str]]:
+    start = [] if system is None else [{"role": "system", "content": system}]
+    return [*start, {"role": "user", "content": prompt}]
+
+
+def _print_streamed(
+    llm: "LLM", prompt: str, params: "SamplingParams", raw: bool, system: str | None, stats: bool, **_: Any
+) -> None:
+    from .streaming import Pace, show
+
+    deltas = llm.stream(prompt, params) if raw else llm.stream_chat(_messages(prompt, system), params)
+    pace = Pace()
+    finished = show(deltas, pace)
+    click.echo()
+    if stats:
+        click.echo(pace.line(), err=True)
+    if not finished:
+        sys.exit(_INTERRUPTED)
+
+
+def _print_complete(
+    llm: "LLM", prompt: str, params: "SamplingParams", *, as_json: bool, raw: bool, system: str | None, stats: bool,
+    **_: Any,
+) -> None:  # fmt: skip
+    from .streaming import printable
+
+    try:
+        answer = llm.generate(prompt, params) if raw else llm.chat(_messages(prompt, system), params)
+    except KeyboardInterrupt:
+        sys.exit(_INTERRUPTED)
+    if as_json:
+        click.echo(json.dumps(completion_json(answer), ensure_ascii=False))
+    else:
+        for place, one in enumerate([answer, *answer.alternatives], 1):
+            click.echo(f"[{place}] {printable(one.text)}")
+    if stats:
+        click.echo(f"{len(answer.token_ids)} tokens in {answer.timings.total or 0:.2f} s", err=True)
+
+
+def completion_json(answer: "Completion") -> dict[str, Any]:
+    """What --json prints of an answer: plain data."""
+    plain = asdict(answer)
+    plain["error"] = None if answer.error is None else str(answer.error)
+    plain["alternatives"] = [completion_json(other) for other in answer.alternatives]
+    plain["timings"] = {"time_to_first_token": answer.timings.time_to_first_token, "total": answer.timings.total}
+    return plain

@@ -1,0 +1,57 @@
+"""Text to the terminal as it comes, and how fast it came."""
+
+import sys
+import time
+import unicodedata
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from ..answer import Delta
+
+
+class Pace:
+    """Times of one streamed answer; `text` is all of it so far."""
+
+    def __init__(self) -> None:
+        self.text = ""
+        self.finish_reason = "cancelled"
+        self._tokens = 0
+        self._began = time.perf_counter()
+        self._first = self._last = self._began
+
+    def take(self, delta: "Delta") -> None:
+        """Count a piece of the answer."""
+        self._last = time.perf_counter()
+        self._first = self._last if not self._tokens else self._first
+        self._tokens += len(delta.token_ids)
+        self.text += delta.text
+        self.finish_reason = delta.finish_reason or self.finish_reason
+
+    def line(self) -> str:
+        """The figures on one line; tokens per second are those of decoding, without the first token."""
+        seconds = self._last - self._first
+        speed = f"{(self._tokens - 1) / seconds:.1f} tokens/s" if self._tokens > 1 and seconds > 0 else "one step"
+        waited = self._first - self._began
+        return f"{self._tokens} tokens, {speed}, first token after {waited:.2f} s, finish reason {self.finish_reason}"
+
+
+def show(deltas: Iterator["Delta"], pace: Pace) -> bool:
+    """Write the text of `deltas` to standard output as it comes; False if Ctrl-C stopped it, which also cancels it."""
+    try:
+        for delta in deltas:
+            pace.take(delta)
+            sys.stdout.write(printable(delta.text))
+            sys.stdout.flush()
+    except KeyboardInterrupt:
+        return False
+    finally:
+        deltas.close()  # type: ignore[attr-defined]  # a generator: closing it cancels the request
+    return True
+
+
+def printable(text: str) -> str:
+    """`text` without the control characters by which a model's output could take over a terminal."""
+    if not sys.stdout.isatty():
+        return text
+    return "".join(c if c in "\n\t" or unicodedata.category(c) != "Cc" else "\ufffd" for c in text)
