@@ -49,11 +49,11 @@ def quantize(source: Path, output: Path, overwrite: bool, as_json: bool, **choic
 
 
 def _recipe(bits: str, group_size: str, symmetric: bool, table_bits: str, exclude: tuple[str, ...]) -> "Recipe":
-    from .scheme import Recipe, Scheme
+    from .scheme import Choice, Recipe, Scheme
 
     try:
-        linear = Scheme(int(bits), int(group_size), symmetric)
-        return Recipe(linear, table=Scheme(int(table_bits), 32, symmetric=True), exclude=exclude)
+        linear = Choice(Scheme(int(bits), int(group_size), symmetric))
+        return Recipe(linear, table=Choice(Scheme(int(table_bits), 32, symmetric=True)), exclude=exclude)
     except ValueError as error:
         raise QuantizationError(str(error)) from error
 
@@ -66,8 +66,7 @@ def _progress() -> "Iterator[Progress]":
     columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task("quantizing", total=None)
-        done = iter(range(1 << 30))
-        yield lambda site, total: bar.update(task, description=site.name, total=total, completed=next(done))
+        yield lambda doing, done, total: bar.update(task, description=doing, total=total, completed=done)
 
 
 def _as_data(result: "Result") -> dict[str, Any]:

@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .matrix import Codes, QuantizedMatrix
-from .scheme import Scheme
+from .scheme import Choice
 
 
 @dataclass(frozen=True)
@@ -41,9 +41,10 @@ def pack(matrix: QuantizedMatrix, stored: npt.DTypeLike = np.float32) -> PackedM
     return PackedMatrix(packed, scales, None if matrix.zero_points is None else _pack_rows(matrix))
 
 
-def packed_bytes(rows: int, inputs: int, scheme: Scheme, scale_bytes: int) -> int:
-    """Bytes that `pack` will need for `[rows, inputs]`, padding included, with scales of `scale_bytes` each."""
-    groups = scheme.groups(inputs)
+def packed_bytes(rows: int, inputs: int, choice: Choice, scale_bytes: int) -> int:
+    """Bytes that `pack` will need for `[rows, inputs]`, padding and outliers included, with scales of `scale_bytes`."""
+    scheme = choice.scheme
+    groups = scheme.groups(inputs) + scheme.groups(min(choice.outliers, inputs))
     zero_points = 0 if scheme.symmetric else math.ceil(groups * scheme.bits / 8)
     return int(rows * (groups * (scheme.group_size * scheme.bits // 8 + scale_bytes) + zero_points))
 

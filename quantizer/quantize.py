@@ -4,8 +4,10 @@ import shutil
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import onnx_ir as ir
 
 from runtime import strict_json
@@ -13,18 +15,20 @@ from runtime.bundle import Bundle, new_bundle, open_bundle, write_manifest
 from runtime.errors import QuantizationError
 from runtime.manifest import Calibration, Manifest, Quantization, QuantizedTensor
 
+from .calibrate import Grams, IntArray, collect_grams
 from .graphs import WEIGHTS_NAME, Graphs, load_graphs, save_graph
-from .matrix import Floats
+from .method import quantize_matrix
 from .packing import packed_bytes
+from .plan import Plan
 from .rewrite import StoredMatrix, rewrite_graph
-from .rounding import round_to_nearest
 from .scheme import Recipe
 from .selection import select_sites
 from .sites import Site, find_sites, merge_sites
 from .storing import scale_type, store_matrix
+from .structure import find_structure
 from .weights_file import WeightsWriter, read_tensor
 
-Progress = Callable[[Site, int], None]
+Progress = Callable[[str, int, int], None]
 
 
 @dataclass(frozen=True)
@@ -55,6 +59,8 @@ def quantize(
     target: Path,
     recipe: Recipe,
     *,
+    chunks: IntArray | None = None,
+    work: Path | None = None,
     overwrite: bool = False,
     progress: Progress | None = None,
 ) -> Result:
@@ -64,46 +70,55 @@ def quantize(
         source: a bundle with float weights.
         target: the new bundle's folder.
         recipe: what to store, and how to choose it.
+        chunks: calibration text as token ids `[chunks, sequence]`, for a recipe that needs it.
+        work: folder for calibration, which goes on there after a kill and is kept; by default one beside `target`,
+            removed in the end.
         overwrite: replace a bundle that is already there.
-        progress: called before each matrix with it and the number of all matrices.
+        progress: is told what is being done, how much of it is done, and how much there is.
 
     Raises:
         QuantizationError: the bundle is quantized already, a weight is not finite, a pattern matches nothing.
         BundleError: `source` cannot be read, or `target` is in the way.
     """
+    progress = progress or _silent
     bundle = open_bundle(source)
     _require_unquantized(bundle)
     graphs = load_graphs(bundle)
     found = [list(find_sites(m.graph, bundle.manifest.architecture.vocab_size)) for m in graphs.models.values()]
-    sites = select_sites(merge_sites(found), recipe.exclude)
+    everything = merge_sites(found)
+    sites = select_sites(everything, recipe.exclude)
+    default_work = target.parent / f".{target.name}.calibration"
     with new_bundle(target, overwrite=overwrite) as folder:
-        outcomes = _write_graphs(bundle, graphs, sites, recipe, folder, progress)
+        grams = _calibrate(bundle, recipe, chunks, work or default_work, progress)
+        prefill = graphs.models[bundle.manifest.graphs.prefill.file].graph
+        plan = Plan(recipe, sites, everything, find_structure(prefill), grams)
+        outcomes = _write_graphs(bundle, graphs, plan, folder, progress)
         _copy_other_files(bundle, folder)
-        manifest = write_manifest(folder, _describe(bundle.manifest, graphs, recipe, outcomes))
+        manifest = write_manifest(folder, _describe(bundle.manifest, graphs, recipe, grams, outcomes))
+    shutil.rmtree(default_work, ignore_errors=True)
     return Result(manifest, tuple(outcomes))
 
 
-def _write_graphs(
-    bundle: Bundle,
-    graphs: Graphs,
-    sites: list[Site],
-    recipe: Recipe,
-    folder: Path,
-    progress: Progress | None,
-) -> list[Outcome]:
+def _calibrate(bundle: Bundle, recipe: Recipe, chunks: IntArray | None, work: Path, progress: Progress) -> Grams | None:
+    if not recipe.needs_text:
+        return None
+    if chunks is None or not chunks.size:
+        raise QuantizationError("this recipe needs calibration text, and there is none.")
+    return collect_grams(bundle, chunks, work, lambda s: progress("calibrating", s.layer, s.layers))
+
+
+def _write_graphs(bundle: Bundle, graphs: Graphs, plan: Plan, folder: Path, progress: Progress) -> list[Outcome]:
     """Weights first, one at a time; then each graph over them."""
-    tensors = graphs.initializers()
-    by_weight = {site.weight: site for site in sites}
+    by_weight = {site.weight: site for site in plan.sites}
     stored: dict[str, StoredMatrix] = {}
     outcomes: list[Outcome] = []
     with WeightsWriter(folder / WEIGHTS_NAME) as writer:
-        for name, tensor in tensors.items():
+        for name, tensor in graphs.initializers().items():
             if name in by_weight:
-                if progress:
-                    progress(by_weight[name], len(sites))
-                outcomes.append(_quantize_site(by_weight[name], tensor, recipe, writer, stored))
+                progress(by_weight[name].name, len(outcomes), len(by_weight))
+                outcomes.append(_quantize_site(by_weight[name], tensor, plan, writer, stored))
             if name not in stored:
-                writer.add(name, read_tensor(tensor), tensor.dtype)
+                writer.add(name, _rearranged(name, tensor, plan), tensor.dtype)
     for file, model in graphs.models.items():
         rewrite_graph(model.graph, stored, accuracy_level=4 if bundle.manifest.target.provider == "cpu" else 0)
         save_graph(model, folder / file, writer.placed)
@@ -111,28 +126,29 @@ def _write_graphs(
 
 
 def _quantize_site(
-    site: Site, tensor: ir.TensorProtocol, recipe: Recipe, writer: WeightsWriter, stored: dict[str, StoredMatrix]
+    site: Site, tensor: ir.TensorProtocol, plan: Plan, writer: WeightsWriter, stored: dict[str, StoredMatrix]
 ) -> Outcome:
-    scheme = recipe.table if site.role == "table" else recipe.linear
-    weight = _read_matrix(site, tensor)
-    kind = np.dtype(scale_type(weight, scheme, tensor.dtype))
-    needed = packed_bytes(site.rows, site.inputs, scheme, kind.itemsize)
+    choice, recipe = plan.choices[site.weight], plan.recipe
+    weight = plan.read(site, tensor)
+    kind = np.dtype(scale_type(weight, choice.scheme, tensor.dtype))
+    needed = packed_bytes(site.rows, site.inputs, choice, kind.itemsize)
     if needed >= tensor.nbytes:
         return Outcome(site, tensor.nbytes, None, f"would grow to {needed:,} bytes")
-    matrix = round_to_nearest(weight, scheme, kind)
-    stored[site.weight], entry = store_matrix(writer, site.weight, weight, matrix, kind)
+    matrix, index = quantize_matrix(weight, plan.gram(site), choice, recipe.method, kind, recipe.polish)
+    stored[site.weight], entry = store_matrix(writer, site.weight, weight, matrix, index, kind)
     return Outcome(site, tensor.nbytes, entry)
 
 
-def _read_matrix(site: Site, tensor: ir.TensorProtocol) -> Floats:
-    """The weights as float32 `[N, K]`."""
+def _rearranged(name: str, tensor: ir.TensorProtocol, plan: Plan) -> npt.NDArray[Any]:
+    """A tensor that is not quantized, changed as its neighbours need it."""
     array = read_tensor(tensor)
-    weight = np.ascontiguousarray(array.T if site.transposed else array, np.float32)
-    if not np.isfinite(weight).all():
-        raise QuantizationError(
-            f"{site.weight}: holds NaN or infinite weights; the source checkpoint is broken. Export a sound one."
-        )
-    return weight
+    if name not in plan.changes:
+        return array
+    if array.ndim == 1:
+        return plan.changes.vector(name, array.astype(np.float32)).astype(array.dtype)
+    turned = plan.is_transposed(name)
+    changed = plan.changes.matrix(name, (array.T if turned else array).astype(np.float32))
+    return (changed.T if turned else changed).astype(array.dtype)
 
 
 def _require_unquantized(bundle: Bundle) -> None:
@@ -149,9 +165,16 @@ def _copy_other_files(bundle: Bundle, folder: Path) -> None:
             shutil.copyfile(bundle.folder / name, folder / name)
 
 
-def _describe(manifest: Manifest, graphs: Graphs, recipe: Recipe, outcomes: list[Outcome]) -> Manifest:
+def _silent(doing: str, done: int, total: int) -> None:
+    """No progress is shown."""
+
+
+def _describe(
+    manifest: Manifest, graphs: Graphs, recipe: Recipe, grams: Grams | None, outcomes: list[Outcome]
+) -> Manifest:
     tensors = tuple(outcome.tensor for outcome in outcomes if outcome.tensor)
-    quantization = Quantization(strict_json.encode(recipe), Calibration("none", 0), tensors)
+    calibration = Calibration(recipe.calibration, grams.tokens) if grams else Calibration("none", 0)
+    quantization = Quantization(strict_json.encode(recipe), calibration, tensors)
     operators = {_operator(node) for model in graphs.models.values() for node in model.graph}
     target = replace(manifest.target, operators=tuple(sorted(operators)))
     return replace(manifest, target=target, quantization=quantization, quality=None)

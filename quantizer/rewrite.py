@@ -4,13 +4,17 @@
 2. Add(MatMul(x, W), bias) → the bias input of MatMulNBits, which is free
 3. Gather(W, ids) → Reshape(GatherBlockQuantized(codes, ids, scales)): the *output* is reshaped, never the codes,
    so that a tied head and its embedding read the same bytes
+4. With outliers, the input of MatMulNBits becomes Concat(x, Gather(x, outliers)), and a gathered row the sum of its
+   first part and its second part, spread to where the outliers are
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+import numpy as np
 import onnx_ir as ir
 
+from .outliers import Index
 from .scheme import Scheme
 from .sites import use_of
 
@@ -19,7 +23,10 @@ MICROSOFT = "com.microsoft"
 
 @dataclass(frozen=True)
 class StoredMatrix:
-    """The initializers of one quantized matrix: uint8 codes, scales in float or float16, zero points or None."""
+    """The initializers of one quantized matrix: uint8 codes, scales in float or float16, zero points or None.
+
+    `outliers` holds `index`, the inputs that are read a second time; None if there are none.
+    """
 
     scheme: Scheme
     rows: int
@@ -27,6 +34,13 @@ class StoredMatrix:
     codes: ir.ExternalTensor
     scales: ir.ExternalTensor
     zero_points: ir.ExternalTensor | None
+    outliers: ir.ExternalTensor | None = None
+    index: Index = field(default_factory=lambda: np.zeros(0, np.int64))
+
+    @property
+    def width(self) -> int:
+        """Inputs, and those that are repeated."""
+        return self.inputs + len(self.index)
 
 
 def rewrite_graph(graph: ir.Graph, stored: Mapping[str, StoredMatrix], accuracy_level: int) -> None:
@@ -61,20 +75,31 @@ class _Edit:
         """Cases 1 and 2."""
         bias, last = _bias_of(node, self._matrix.rows)
         scheme = self._matrix.scheme
-        attributes = {"K": self._matrix.inputs, "N": self._matrix.rows, "bits": scheme.bits}
+        attributes = {"K": self._matrix.width, "N": self._matrix.rows, "bits": scheme.bits}
         attributes |= {"block_size": scheme.group_size, "accuracy_level": self._accuracy_level}
         scales = self._scales(node, last.outputs[0].dtype)
-        inputs = [node.inputs[0], self._codes(), scales, self._zero_points(), None, bias]
+        repeat = self._repeat_outliers(node)
+        x = repeat[-1].outputs[0] if repeat else node.inputs[0]
+        inputs = [x, self._codes(), scales, self._zero_points(), None, bias]
         while inputs[-1] is None:
             inputs.pop()
         new = ir.node("MatMulNBits", inputs, attributes, domain=MICROSOFT, name=node.name)
-        _replace([node] if last is node else [node, last], [new])
+        _replace([node] if last is node else [node, last], [*repeat, new])
+
+    def _repeat_outliers(self, node: ir.Node) -> list[ir.Node]:
+        """Case 4, in front of a product."""
+        if self._matrix.outliers is None:
+            return []
+        index = self._initializer("outliers", self._matrix.outliers)
+        picked = ir.node("Gather", [node.inputs[0], index], {"axis": -1}, name=f"{node.name}.outliers")
+        parts = [node.inputs[0], picked.outputs[0]]
+        return [picked, ir.node("Concat", parts, {"axis": -1}, name=f"{node.name}.extended")]
 
     def _gather(self, node: ir.Node) -> None:
         """Case 3. Symmetric only: MatMulNBits and GatherBlockQuantized pack 4-bit zero points differently."""
         scheme = self._matrix.scheme
         assert scheme.symmetric
-        groups = scheme.groups(self._matrix.inputs)
+        groups = scheme.groups(self._matrix.width)
         scales = self._scales(node, node.outputs[0].dtype)
         shape = self._constant("scales_shape", [self._matrix.rows, groups, 1])
         scales_3d = ir.node("Reshape", [scales, shape], name=f"{self._name}.scales_3d")
@@ -88,11 +113,29 @@ class _Edit:
         """`[batch, sequence, groups, group_size]` → `[batch, sequence, inputs]`."""
         shape = self._constant("row_shape", [0, 0, padded])
         nodes = [ir.node("Reshape", [gathered, shape], name=f"{self._name}.row")]
-        if padded != self._matrix.inputs:
-            bounds = [self._constant("row_start", [0]), self._constant("row_end", [self._matrix.inputs])]
-            axis = self._constant("row_axis", [-1])
-            nodes.append(ir.node("Slice", [nodes[0].outputs[0], *bounds, axis], name=f"{self._name}.row_slice"))
-        return nodes
+        if padded == self._matrix.inputs:
+            return nodes
+        nodes.append(self._slice(nodes[0], 0, self._matrix.inputs, "main"))
+        return nodes + (self._add_outliers(nodes) if self._matrix.outliers else [])
+
+    def _add_outliers(self, nodes: list[ir.Node]) -> list[ir.Node]:
+        """Case 4, behind a gathered row: input i gets the second code at `place[i]`, or the zero behind them all."""
+        inputs, index = self._matrix.inputs, self._matrix.index
+        filler = -inputs % self._matrix.scheme.group_size
+        place = np.full(inputs, len(index), np.int64)
+        place[index[filler:]] = np.arange(filler, len(index))
+        second = self._slice(nodes[0], inputs, self._matrix.width, "second")
+        padding = self._constant("row_padding", [0, 0, 0, 0, 0, 1])
+        padded = ir.node("Pad", [second.outputs[0], padding], name=f"{self._name}.row_padded")
+        places = self._constant("row_places", place.tolist())
+        spread = ir.node("Gather", [padded.outputs[0], places], {"axis": -1}, name=f"{self._name}.row_spread")
+        total = ir.node("Add", [nodes[1].outputs[0], spread.outputs[0]], name=f"{self._name}.row_sum")
+        return [second, padded, spread, total]
+
+    def _slice(self, row: ir.Node, start: int, end: int, part: str) -> ir.Node:
+        bounds = [self._constant(f"{part}_start", [start]), self._constant(f"{part}_end", [end])]
+        axis = self._constant("row_axis", [-1])
+        return ir.node("Slice", [row.outputs[0], *bounds, axis], name=f"{self._name}.row_{part}")
 
     def _codes(self) -> ir.Value:
         return self._initializer("codes", self._matrix.codes)

@@ -5,6 +5,7 @@ from typing import Literal
 
 GROUP_SIZES = (16, 32, 64, 128, 256)
 BITS = (4, 8)
+METHODS = ("rtn", "search", "gptq")
 
 
 @dataclass(frozen=True)
@@ -42,17 +43,75 @@ class Scheme:
 
 
 @dataclass(frozen=True)
+class Choice:
+    """How one matrix is stored.
+
+    Attributes:
+        scheme: of its codes.
+        outliers: inputs that get a second code each for what the first one loses; a multiple of the group size.
+    """
+
+    scheme: Scheme
+    outliers: int = 0
+
+    def __post_init__(self) -> None:
+        if self.outliers < 0 or self.outliers % self.scheme.group_size:
+            raise ValueError(
+                f"outliers: {self.outliers} is not a multiple of the group size {self.scheme.group_size}; "
+                "the second codes fill whole groups"
+            )
+
+
+@dataclass(frozen=True)
 class Recipe:
     """Everything that decides the quantized bytes; it is written into the manifest and reproduces them.
 
     Attributes:
-        linear: how the weight matrices of the layers (and an untied head, unless `table` covers it) are stored.
-        table: how the token table (embedding, tied or untied head) is stored.
+        linear: how the weight matrices of the layers are stored.
+        table: how the token table (embedding, tied or untied head) is stored: symmetric, for the kernels that share it
+            pack zero points differently.
         exclude: patterns (`*`, `?`) of matrices that stay as they are.
-        method: how codes are chosen.
+        method: how codes are chosen. "rtn" needs nothing; "search" finds each group's best grid; "gptq" also
+            propagates errors, and needs calibration text.
+        permute: let neighbouring weights absorb the order that suits GPTQ best.
+        fold: let neighbouring weights absorb a scale that favours inputs that matter.
+        polish: rounds of refinement after GPTQ.
+        budget: bits per weight over all parameters; None stores every matrix by `linear` and `table`.
+        calibration: "self" for text that the model writes itself, or the name of the text that was given.
+        calibration_tokens: most tokens to use of it.
+        seed: of the model's own text.
     """
 
-    linear: Scheme
-    table: Scheme
+    linear: Choice
+    table: Choice
     exclude: tuple[str, ...] = ()
-    method: Literal["rtn"] = "rtn"
+    method: Literal["rtn", "search", "gptq"] = "rtn"
+    permute: bool = False
+    fold: bool = False
+    polish: int = 0
+    budget: float | None = None
+    calibration: str = "self"
+    calibration_tokens: int = 16384
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if not self.table.scheme.symmetric:
+            raise ValueError("table: must be symmetric; MatMulNBits and GatherBlockQuantized share its bytes")
+        if self.method not in METHODS:
+            raise ValueError(f"method: {self.method!r} is not known; choose one of {', '.join(METHODS)}")
+        if self.method != "gptq" and (self.permute or self.fold or self.polish or self.budget or self.outliers):
+            raise ValueError("permute, fold, polish, budget and outliers need calibration: use method gptq")
+        if self.polish < 0 or self.calibration_tokens < 1:
+            raise ValueError("polish must be at least 0 and calibration_tokens at least 1")
+        if self.budget is not None and not 1 < self.budget < 32:
+            raise ValueError(f"budget: {self.budget} bits per weight; choose a number between 4 and 9")
+
+    @property
+    def needs_text(self) -> bool:
+        """Whether calibration must run."""
+        return self.method == "gptq"
+
+    @property
+    def outliers(self) -> int:
+        """Outlier inputs of any matrix that is stored by `linear` or `table`."""
+        return max(self.linear.outliers, self.table.outliers)

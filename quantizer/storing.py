@@ -1,5 +1,7 @@
 """From a quantized matrix to checked bytes in weights.bin."""
 
+from typing import Any
+
 import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
@@ -8,6 +10,7 @@ from runtime.manifest import QuantizedTensor
 
 from .graphs import WEIGHTS_NAME
 from .matrix import Floats, QuantizedMatrix
+from .outliers import Index, effective
 from .packing import pack
 from .rewrite import StoredMatrix
 from .scheme import Scheme
@@ -31,9 +34,17 @@ def scale_type(weight: Floats, scheme: Scheme, activations: ir.DataType) -> npt.
 
 
 def store_matrix(
-    writer: WeightsWriter, name: str, weight: Floats, matrix: QuantizedMatrix, stored: npt.DTypeLike
+    writer: WeightsWriter, name: str, weight: Floats, matrix: QuantizedMatrix, index: Index, stored: npt.DTypeLike
 ) -> tuple[StoredMatrix, QuantizedTensor]:
-    """Pack, check and write one matrix, scales in the type `stored`; `weight` `[N, K]` is what it stands for.
+    """Pack, check and write one matrix.
+
+    Args:
+        writer: of weights.bin.
+        name: of the weight.
+        weight: `[N, K]`, what the matrix stands for.
+        matrix: its codes.
+        index: which inputs are repeated behind the others.
+        stored: the type that scales are stored in.
 
     Raises:
         QuantizationError: the packed bytes do not decode to the matrix.
@@ -44,27 +55,33 @@ def store_matrix(
     codes = _write(writer, f"{module}.codes", packed.codes)
     scales = _write(writer, f"{module}.scales", packed.scales)
     zeros = None if packed.zero_points is None else _write(writer, f"{module}.zero_points", packed.zero_points)
-    rows, inputs = matrix.codes.shape
+    repeated = _write(writer, f"{module}.outliers", index) if len(index) else None
     scheme = matrix.scheme
     entry = QuantizedTensor(
-        name=name, bits=scheme.bits, group_size=scheme.group_size, symmetric=scheme.symmetric, outliers=0,
-        bytes=packed.nbytes, relative_error=relative_error(weight, matrix),
+        name=name, bits=scheme.bits, group_size=scheme.group_size, symmetric=scheme.symmetric,
+        outliers=_outliers(index, weight.shape[1], scheme.group_size),
+        bytes=packed.nbytes, relative_error=relative_error(weight, matrix, index),
     )  # fmt: skip
-    return StoredMatrix(scheme, rows, inputs, codes, scales, zeros), entry
+    rows, inputs = weight.shape
+    return StoredMatrix(scheme, rows, inputs, codes, scales, zeros, repeated, index), entry
 
 
-def relative_error(weight: Floats, matrix: QuantizedMatrix) -> float:
+def relative_error(weight: Floats, matrix: QuantizedMatrix, index: Index) -> float:
     """‖W − Ŵ‖ / ‖W‖, by slices of rows."""
     step = max(1, _CHUNK // weight.shape[1])
     lost = whole = 0.0
     for start in range(0, len(weight), step):
         part = slice(start, start + step)
-        difference = weight[part] - matrix.rows(part).dequantize()
+        difference = weight[part] - effective(matrix.rows(part), index)
         lost += float(np.vdot(difference, difference))
         whole += float(np.vdot(weight[part], weight[part]))
     return float(np.sqrt(lost / whole)) if whole else 0.0
 
 
-def _write(writer: WeightsWriter, name: str, array: npt.NDArray[np.generic]) -> ir.ExternalTensor:
+def _outliers(index: Index, inputs: int, group_size: int) -> int:
+    return len(index) - (-inputs % group_size) if len(index) else 0
+
+
+def _write(writer: WeightsWriter, name: str, array: npt.NDArray[Any]) -> ir.ExternalTensor:
     placed: Placed = writer.add(name, array)
     return placed.tensor(WEIGHTS_NAME, writer.folder)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from quantizer.matrix import QuantizedMatrix
 from quantizer.packing import pack, packed_bytes
 from quantizer.rounding import round_to_nearest
-from quantizer.scheme import BITS, GROUP_SIZES, Scheme
+from quantizer.scheme import BITS, GROUP_SIZES, Choice, Scheme
 from quantizer.unpacking import dequantize_packed, require_round_trip
 from runtime.errors import QuantizationError
 
@@ -44,7 +44,7 @@ def test_unpacking_is_exact_for_any_shape(scheme, rows, inputs, seed):
     packed = pack(matrix, np.float16)
     read = dequantize_packed(packed, scheme.bits, scheme.group_size, inputs)
     assert np.array_equal(read, matrix.dequantize())
-    assert packed.nbytes == packed_bytes(rows, inputs, scheme, 2)
+    assert packed.nbytes == packed_bytes(rows, inputs, Choice(scheme), 2)
 
 
 def test_a_wrong_byte_is_found():

@@ -10,7 +10,7 @@ import pytest
 
 from quantizer.graphs import load_graphs
 from quantizer.quantize import quantize
-from quantizer.scheme import Recipe, Scheme
+from quantizer.scheme import Choice, Recipe, Scheme
 from quantizer.unpacking import dequantize_packed
 from quantizer.weights_file import read_tensor
 from runtime import strict_json
@@ -18,9 +18,9 @@ from runtime.bundle import open_bundle
 from runtime.errors import BundleError, QuantizationError
 from runtime.session import open_session
 
-TABLE = Scheme(8, 32, symmetric=True)
-INT4 = Recipe(Scheme(4, 32), TABLE)
-INT8 = Recipe(Scheme(8, 32), TABLE)
+TABLE = Choice(Scheme(8, 32, symmetric=True))
+INT4 = Recipe(Choice(Scheme(4, 32)), TABLE)
+INT8 = Recipe(Choice(Scheme(8, 32)), TABLE)
 
 
 def logits(folder, ids):
@@ -129,7 +129,7 @@ def test_a_quantized_bundle_is_refused(int4, tmp_path):
 
 def test_nothing_is_stored_larger(tiny_bundle, tmp_path):
     """Group 256 over 64 inputs would store four times the codes: 8 bits then grow to the float size."""
-    result = quantize(tiny_bundle, tmp_path / "q", Recipe(Scheme(8, 256), TABLE))
+    result = quantize(tiny_bundle, tmp_path / "q", Recipe(Choice(Scheme(8, 256)), TABLE))
     grown = [o for o in result.outcomes if o.tensor is None]
     assert grown
     assert all("would grow" in o.reason and o.site.inputs == 64 for o in grown)
@@ -161,9 +161,9 @@ PEAK = """
 import resource, sys
 from pathlib import Path
 from quantizer.quantize import quantize
-from quantizer.scheme import Recipe, Scheme
+from quantizer.scheme import Choice, Recipe, Scheme
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-quantize(Path(sys.argv[1]), Path(sys.argv[2]), Recipe(Scheme(4), Scheme(8, 32, symmetric=True)))
+quantize(Path(sys.argv[1]), Path(sys.argv[2]), Recipe(Choice(Scheme(4)), Choice(Scheme(8, 32, symmetric=True))))
 print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
 """
 

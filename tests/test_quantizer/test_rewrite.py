@@ -6,6 +6,7 @@ import onnxruntime as ort
 import pytest
 
 from quantizer.graphs import save_graph
+from quantizer.method import NO_OUTLIERS
 from quantizer.rewrite import rewrite_graph
 from quantizer.rounding import round_to_nearest
 from quantizer.scheme import Scheme
@@ -42,7 +43,7 @@ def quantize(onnx, folder, scheme, accuracy_level=0):
             array = onnx.graph.initializers[site.weight].const_value.numpy()
             weight = np.ascontiguousarray(array.T if site.transposed else array)
             matrix = round_to_nearest(weight, scheme, np.float16)
-            stored[site.weight], _ = store_matrix(writer, site.weight, weight, matrix, np.float16)
+            stored[site.weight], _ = store_matrix(writer, site.weight, weight, matrix, NO_OUTLIERS, np.float16)
             dequantized[site.weight] = matrix.dequantize()
     rewrite_graph(onnx.graph, stored, accuracy_level)
     save_graph(onnx, folder / "g.onnx", writer.placed)

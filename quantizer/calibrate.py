@@ -1,0 +1,195 @@
+"""Gram matrices of every matrix's inputs, one decoder layer in memory at a time.
+
+H = XᵀX / tokens, X the inputs `[tokens, K]` of a matrix. The product is computed inside the graph; what leaves it is
+`[K, K]`. Hidden states between layers are spilled to the work folder, so memory does not grow with the text, and a run
+that was killed goes on at the layer it had reached.
+"""
+
+import json
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnx_ir as ir
+
+from runtime.bundle import Bundle
+
+from .graphs import WEIGHTS_NAME, load_graphs
+from .matrix import Floats
+from .segments import Arrays, Cut, Segment, body, empty_cache_feeds, find_cut
+from .sites import use_of
+
+_HEAD = "head"
+IntArray = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Step:
+    """How far a calibration is."""
+
+    layer: int
+    layers: int
+    tokens: int
+    seconds_left: float
+
+
+class Grams:
+    """The Gram matrices of one model on one text, on disk, by weight name."""
+
+    def __init__(self, folder: Path, files: dict[str, str], tokens: int) -> None:
+        self._folder = folder
+        self._files = files
+        self.tokens = tokens
+
+    def __contains__(self, weight: str) -> bool:
+        return weight in self._files
+
+    def read(self, weight: str) -> Floats:
+        """`[K, K]`, float32."""
+        gram: Floats = np.load(self._folder / self._files[weight])
+        return gram
+
+    def diagonal(self, weight: str) -> Floats:
+        """Mean squares of the inputs, `[K]`."""
+        mapped = np.load(self._folder / self._files[weight], mmap_mode="r")
+        return np.array(mapped.diagonal(), np.float32)
+
+
+def collect_grams(
+    bundle: Bundle, chunks: IntArray, work: Path, progress: Callable[[Step], None] | None = None
+) -> Grams:
+    """Run `chunks` `[chunks, sequence]` through the prefill graph, layer by layer.
+
+    Args:
+        bundle: float weights.
+        chunks: token ids.
+        work: folder for Grams and hidden states; what an interrupted run left there is used if it fits.
+        progress: told after each layer.
+    """
+    graph = load_graphs(bundle).models[bundle.manifest.graphs.prefill.file].graph
+    cut = find_cut(graph)
+    log = _Log(work, _fingerprint(bundle, chunks))
+    layers = len(cut.borders) + 1
+    started, first = time.monotonic(), log.layers_done
+    for layer in range(first, layers):
+        _run_layer(bundle, graph, cut, layer, chunks, log)
+        if progress:
+            each = (time.monotonic() - started) / (layer + 1 - first)
+            progress(Step(layer + 1, layers, chunks.size, each * (layers - layer - 1)))
+    heads = {str(value.name): f"{_HEAD}.npy" for value in _head_weights(cut)}
+    return Grams(work, log.files | heads, chunks.size)
+
+
+def _run_layer(bundle: Bundle, graph: ir.Graph, cut: Cut, layer: int, chunks: IntArray, log: "_Log") -> None:
+    model = body(graph, cut, layer, layer + 1)
+    crossing = [str(value.name) for value in model.graph.outputs]
+    readers = add_grams(model.graph)
+    segment = Segment(model, bundle.folder)
+    sums: dict[str, npt.NDArray[np.float64]] = {}
+    for index, ids in enumerate(chunks):
+        out = segment(empty_cache_feeds(bundle, ids[None]) | log.states(layer, index))
+        log.spill(layer + 1, index, len(chunks), {name: out[name] for name in crossing})
+        for name in readers.values():
+            sums[name] = sums.get(name, 0.0) + out[name].astype(np.float64)
+        if layer == len(cut.borders):
+            hidden = out[crossing[0]].reshape(-1, out[crossing[0]].shape[-1])
+            sums[_HEAD] = sums.get(_HEAD, 0.0) + (hidden.T @ hidden).astype(np.float64)
+    log.finish(layer, readers, {name: (total / chunks.size).astype(np.float32) for name, total in sums.items()})
+
+
+def add_grams(graph: ir.Graph) -> dict[str, str]:
+    """Add an output XᵀX `[K, K]` for each value that a matrix multiplies; return weight name → output name."""
+    readers: dict[str, str] = {}
+    added: dict[ir.Value, str] = {}
+    for node in list(graph):
+        weight = node.inputs[1] if node.op_type in ("MatMul", "Gemm") else None
+        x = node.inputs[0]
+        if x is None or weight is None or weight.const_value is None or use_of(node, weight) is None:
+            continue
+        if x not in added:
+            added[x] = _add_gram(graph, x, _inputs_of(node, weight))
+        readers[str(weight.name)] = added[x]
+    return readers
+
+
+def _inputs_of(node: ir.Node, weight: ir.Value) -> int:
+    assert weight.const_value is not None
+    return int(weight.const_value.shape.numpy()[0 if node.op_type == "MatMul" else 1])
+
+
+def _add_gram(graph: ir.Graph, x: ir.Value, inputs: int) -> str:
+    name = f"{x.name}.gram"
+    shape = ir.Value(name=f"{name}.shape", const_value=ir.tensor([-1, inputs], name=f"{name}.shape"))
+    shape.type, shape.shape = ir.TensorType(ir.DataType.INT64), ir.Shape([2])
+    graph.register_initializer(shape)
+    flat = ir.node("Reshape", [x, shape])
+    turned = ir.node("Transpose", [flat.outputs[0]], {"perm": [1, 0]})
+    gram = ir.node("MatMul", [turned.outputs[0], flat.outputs[0]])
+    gram.outputs[0].name, gram.outputs[0].type = name, ir.TensorType(ir.DataType.FLOAT)
+    graph.extend([flat, turned, gram])
+    graph.outputs.append(gram.outputs[0])
+    return name
+
+
+def _head_weights(cut: Cut) -> list[ir.Value]:
+    users = cut.head_input.consumers()
+    return [node.inputs[1] for node in users if len(node.inputs) > 1 and node.inputs[1] is not None]
+
+
+def _fingerprint(bundle: Bundle, chunks: IntArray) -> str:
+    return sha256(bundle.manifest.files[WEIGHTS_NAME].sha256.encode() + chunks.tobytes()).hexdigest()
+
+
+class _Log:
+    """The work folder: `log.json` says which layers are done, and in which file each weight's Gram lies."""
+
+    def __init__(self, folder: Path, fingerprint: str) -> None:
+        self._folder = folder
+        folder.mkdir(parents=True, exist_ok=True)
+        self._state: dict[str, Any] = {"fingerprint": fingerprint, "layers": 0, "files": {}}
+        path = folder / "log.json"
+        if path.is_file():
+            found = json.loads(path.read_text())
+            if found["fingerprint"] == fingerprint:
+                self._state = found
+
+    @property
+    def layers_done(self) -> int:
+        return int(self._state["layers"])
+
+    @property
+    def files(self) -> dict[str, str]:
+        return dict(self._state["files"])
+
+    def states(self, layer: int, index: int) -> Arrays:
+        """The values that cross into `layer`, of chunk `index`."""
+        paths = sorted(self._folder.glob(f"layer{layer}.*.npy")) if layer else []
+        names = json.loads((self._folder / f"layer{layer}.json").read_text()) if layer else []
+        return {name: np.load(path, mmap_mode="r")[index] for name, path in zip(names, paths, strict=True)}
+
+    def spill(self, layer: int, index: int, count: int, states: Arrays) -> None:
+        """Keep the values that cross into `layer`, of chunk `index`."""
+        for number, array in enumerate(states.values()):
+            path = self._folder / f"layer{layer}.{number:02}.npy"
+            if index == 0:
+                np.lib.format.open_memmap(path, "w+", array.dtype, (count, *array.shape))
+            np.load(path, mmap_mode="r+")[index] = array
+        (self._folder / f"layer{layer}.json").write_text(json.dumps(list(states)))
+
+    def finish(self, layer: int, readers: dict[str, str], grams: Arrays) -> None:
+        """Write a layer's Grams, then say so, then forget the states before it."""
+        files = {name: f"gram{layer}.{i}.npy" for i, name in enumerate(grams)} | {_HEAD: f"{_HEAD}.npy"}
+        for name, gram in grams.items():
+            np.save(self._folder / files[name], gram)
+        self._state["files"] |= {weight: files[name] for weight, name in readers.items()}
+        self._state["layers"] = layer + 1
+        temporary = self._folder / "log.json.new"
+        temporary.write_text(json.dumps(self._state))
+        temporary.replace(self._folder / "log.json")
+        for path in self._folder.glob(f"layer{layer}.*"):
+            path.unlink()

@@ -1,0 +1,134 @@
+"""What quantization costs: the distribution of the next token against the unquantized model, at every position.
+
+Memory does not depend on the length of the text: one chunk of hidden states and a slice of logits at a time.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import onnx_ir as ir
+
+from runtime.bundle import Bundle
+from runtime.errors import QuantizationError
+
+from .graphs import load_graphs
+from .matrix import Floats
+from .segments import Segment, body, empty_cache_feeds, find_cut, head
+
+_ROWS = 128  # positions whose logits are in memory at once
+IntArray = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Scores:
+    """A model against its reference, in nats per token, over all positions of all chunks.
+
+    Attributes:
+        kl: mean Kullback-Leibler divergence of the model's next-token distribution from the reference's.
+        kl_late: the same over the second half of each chunk, where the context is longer.
+        kl_p99: 99th percentile of it.
+        top1: share of positions where both prefer the same token.
+        perplexity, reference_perplexity: of the text, under the model and under the reference.
+        tokens: positions that were compared.
+    """
+
+    kl: float
+    kl_late: float
+    kl_p99: float
+    top1: float
+    perplexity: float
+    reference_perplexity: float
+    tokens: int
+
+
+class Model:
+    """A bundle's prefill graph, opened for logits at all positions."""
+
+    def __init__(self, bundle: Bundle) -> None:
+        graph = load_graphs(bundle).models[bundle.manifest.graphs.prefill.file].graph
+        cut = find_cut(graph)
+        self._bundle = bundle
+        self._hidden, self._rows = str(cut.hidden.name), str(cut.head_input.name)
+        self._body = Segment(body(graph, cut, 0, len(cut.borders) + 1), bundle.folder)
+        self._head = Segment(_with_log_softmax(head(graph, cut)), bundle.folder)
+
+    def hidden(self, ids: IntArray) -> Floats:
+        """What the head reads, `[batch, sequence, H]`, for sequences `ids` `[batch, sequence]`."""
+        states: Floats = self._body(empty_cache_feeds(self._bundle, ids))[self._hidden]
+        return states
+
+    def log_probabilities(self, rows: Floats) -> Floats:
+        """`[rows, H]` → log of the next-token distribution, `[rows, vocabulary]`."""
+        (values,) = self._head({self._rows: rows}).values()
+        return values
+
+
+def evaluate(model: Model, reference: Model, chunks: IntArray, progress: Callable[[int], None] | None = None) -> Scores:
+    """Compare on `chunks` `[chunks, sequence]` of token ids; `progress` is told the positions of each chunk.
+
+    Raises:
+        QuantizationError: no text.
+    """
+    if chunks.size == 0:
+        raise QuantizationError("the text is empty; give at least a few hundred tokens.")
+    parts = []
+    for ids in chunks:
+        parts.append(_compare(model, reference, ids))
+        if progress:
+            progress(len(ids))
+    return _summarize([np.concatenate(columns) for columns in zip(*parts, strict=True)], chunks.shape)
+
+
+def split_text(ids: list[int], length: int, limit: int | None = None) -> IntArray:
+    """Token ids → `[chunks, length]`; a short rest is dropped, unless it is all there is."""
+    if len(ids) < length:
+        return np.array([ids], np.int64)
+    count = min(len(ids) // length, limit or len(ids))
+    return np.array(ids[: count * length], np.int64).reshape(count, length)
+
+
+def _compare(model: Model, reference: Model, ids: IntArray) -> tuple[Floats, ...]:
+    """Per position of one chunk: KL, agreement, log-probability of the next token under both (NaN for the last)."""
+    ours, theirs = model.hidden(ids[None])[0], reference.hidden(ids[None])[0]
+    following = np.append(ids[1:], -1)
+    rows = [
+        _compare_rows(model.log_probabilities(ours[part]), reference.log_probabilities(theirs[part]), following[part])
+        for part in _slices(len(ids))
+    ]
+    return tuple(np.concatenate(columns) for columns in zip(*rows, strict=True))
+
+
+def _compare_rows(ours: Floats, theirs: Floats, following: IntArray) -> tuple[Floats, ...]:
+    kl = (np.exp(theirs) * (theirs - ours)).sum(axis=1)
+    agree = (ours.argmax(axis=1) == theirs.argmax(axis=1)).astype(np.float32)
+    at = np.arange(len(following))
+    known = np.where(following >= 0, np.float32(1), np.float32(np.nan))
+    return kl, agree, ours[at, following] * known, theirs[at, following] * known
+
+
+def _summarize(columns: list[Floats], shape: tuple[int, ...]) -> Scores:
+    kl, agree, ours, theirs = (column.astype(np.float64) for column in columns)
+    late = kl.reshape(shape)[:, shape[1] // 2 :]
+    return Scores(
+        kl=float(kl.mean()),
+        kl_late=float(late.mean()),
+        kl_p99=float(np.quantile(kl, 0.99)),
+        top1=float(agree.mean()),
+        perplexity=float(np.exp(-np.nanmean(ours))),
+        reference_perplexity=float(np.exp(-np.nanmean(theirs))),
+        tokens=kl.size,
+    )
+
+
+def _slices(count: int) -> Iterator[slice]:
+    return (slice(start, start + _ROWS) for start in range(0, count, _ROWS))
+
+
+def _with_log_softmax(model: ir.Model) -> ir.Model:
+    node = ir.node("LogSoftmax", [model.graph.outputs[0]], {"axis": -1}, name="log_probabilities")
+    node.outputs[0].name, node.outputs[0].type = "log_probabilities", model.graph.outputs[0].type
+    model.graph.append(node)
+    model.graph.outputs[0] = node.outputs[0]
+    return model

@@ -1,0 +1,42 @@
+"""One matrix, by the recipe: from float weights to codes."""
+
+import numpy as np
+import numpy.typing as npt
+
+from .gptq import damp, gptq
+from .matrix import Floats, QuantizedMatrix
+from .outliers import Index, extend
+from .polish import polish
+from .rounding import round_to_nearest
+from .scheme import Choice
+from .search import search_matrix
+
+NO_OUTLIERS: Index = np.zeros(0, np.int64)
+
+
+def quantize_matrix(
+    weight: Floats, gram: Floats | None, choice: Choice, method: str, stored: npt.DTypeLike, polishing: int = 0
+) -> tuple[QuantizedMatrix, Index]:
+    """Quantize `weight` `[N, K]`; return its codes and which inputs it repeats as outliers.
+
+    Args:
+        weight: float weights.
+        gram: Gram matrix of the inputs `[K, K]`; None where nothing is known of them.
+        choice: how it is stored.
+        method: "rtn", "search" or "gptq", of which the last needs `gram` (and falls back to "search" without).
+        stored: the type that scales are stored in.
+        polishing: rounds of refinement after GPTQ.
+    """
+    scheme = choice.scheme
+    if method == "rtn":
+        return round_to_nearest(weight, scheme, stored), NO_OUTLIERS
+    if gram is None:
+        return search_matrix(weight, np.ones(weight.shape[1], np.float32), scheme, stored), NO_OUTLIERS
+    importance, index = damp(gram).diagonal().astype(np.float32), NO_OUTLIERS
+    if method == "search":
+        return search_matrix(weight, importance, scheme, stored), index
+    if choice.outliers:
+        wide = extend(weight, gram, importance, choice)
+        weight, gram, importance, index = wide.weight, wide.gram, wide.importance, wide.index
+    matrix = gptq(weight, gram, scheme, stored, importance)
+    return (polish(matrix, weight, gram, stored, polishing) if polishing else matrix), index

@@ -1,0 +1,74 @@
+"""Outlier inputs: the few whose rounding hurts most get a second 4-bit code for what the first one lost.
+
+After OWQ (Lee et al., 2023, arXiv:2306.02272), which keeps them in floating point. Here the matrix is extended,
+`[Q(W) | Q(residual)]`, and so are its inputs, `[A | A[idx]]`: one product, one kernel. For GPTQ this is nothing
+special: the extended Gram matrix says that an outlier's second column can make up for its first one entirely.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from .matrix import Floats, QuantizedMatrix
+from .rounding import round_to_nearest
+from .scheme import Choice, Scheme
+
+Index = npt.NDArray[np.int64]
+_MAIN_SHARE = 1 / 64  # how much an outlier still counts in the search of its first grid
+
+
+@dataclass(frozen=True)
+class Extended:
+    """A matrix whose inputs are repeated: input `K' ≥ inputs` reads what input `index[K' - inputs]` reads.
+
+    Attributes:
+        weight: `[N, inputs + len(index)]`: W, then zeros.
+        gram: its Gram matrix.
+        importance: `[inputs + len(index)]` for the scale search.
+        index: which inputs are repeated. Starts with zeros that only fill the last group of W.
+    """
+
+    weight: Floats
+    gram: Floats
+    importance: Floats
+    index: Index
+
+
+def choose_outliers(weight: Floats, diagonal: Floats, scheme: Scheme, count: int) -> Index:
+    """The `count` inputs with the largest diag(H)_j · Σ_n (W − Ŵ)²_nj under round-to-nearest, ascending."""
+    lost = weight - round_to_nearest(weight, scheme).dequantize()
+    damage = diagonal * np.einsum("nk,nk->k", lost, lost)
+    worst = np.argsort(-damage, kind="stable")[:count]
+    return np.sort(worst).astype(np.int64)
+
+
+def extend(weight: Floats, gram: Floats, diagonal: Floats, choice: Choice) -> Extended:
+    """Repeat the outlier inputs behind all others; the repeated ones begin a new group.
+
+    Args:
+        weight: `[N, K]`.
+        gram: `[K, K]`.
+        diagonal: `[K]`, damped, for the scale search.
+        choice: scheme, and how many outliers.
+    """
+    inputs = weight.shape[1]
+    filler = -inputs % choice.scheme.group_size
+    chosen = choose_outliers(weight, diagonal, choice.scheme, min(choice.outliers, inputs))
+    index = np.concatenate([np.zeros(filler, np.int64), chosen])
+    wide = np.pad(weight, ((0, 0), (0, len(index))))
+    reads = np.concatenate([np.arange(inputs), index])
+    gram = gram[np.ix_(reads, reads)]
+    gram[inputs : inputs + filler] = gram[:, inputs : inputs + filler] = 0  # the filler's weights are zero and stay so
+    importance = diagonal[reads]
+    importance[chosen] *= np.float32(_MAIN_SHARE)
+    return Extended(wide, gram, importance, index)
+
+
+def effective(matrix: QuantizedMatrix, index: Index) -> Floats:
+    """The weights `[N, inputs]` that an extended matrix multiplies by."""
+    wide = matrix.dequantize()
+    inputs = wide.shape[1] - len(index)
+    weights = np.ascontiguousarray(wide[:, :inputs])
+    np.add.at(weights.T, index, wide[:, inputs:].T)
+    return weights

@@ -1,0 +1,91 @@
+"""What a run does to each matrix: the rearrangement that its neighbours absorb, its Gram matrix, how it is stored."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import onnx_ir as ir
+
+from runtime.errors import QuantizationError
+
+from .calibrate import Grams
+from .fold import plan_folding
+from .matrix import Floats
+from .permute import plan_permutations
+from .rearrange import Rearrangements
+from .scheme import Choice, Recipe
+from .sites import Site
+from .structure import Structure
+from .weights_file import read_tensor
+
+_FOLDING = {4: 0.25, 8: 0.5}  # exponents that were best, by bits
+_EMBEDDING_SHARE = 0.1  # how much a tied table's rounding looks at the table itself rather than at the head's inputs
+
+
+class Plan:
+    """The plan of one run.
+
+    Args:
+        recipe: what was asked for.
+        sites: the matrices to quantize.
+        everything: these and the excluded ones.
+        structure: what may absorb what.
+        grams: Gram matrices, or None for a method that needs none.
+    """
+
+    def __init__(
+        self,
+        recipe: Recipe,
+        sites: Sequence[Site],
+        everything: Sequence[Site],
+        structure: Structure,
+        grams: Grams | None,
+    ) -> None:
+        self.recipe = recipe
+        self.sites = list(sites)
+        self.changes = Rearrangements()
+        self.choices = {s.weight: recipe.table if s.role == "table" else recipe.linear for s in sites}
+        self._grams = grams
+        self._transposed = {site.weight for site in everything if site.transposed}
+        if grams is not None and recipe.permute:
+            plan_permutations(structure, self.diagonal, self.changes)
+        if grams is not None and recipe.fold:
+            plan_folding(structure, self.diagonal, self._exponent, self.changes)
+
+    def diagonal(self, weight: str) -> Floats | None:
+        """Mean squares of a matrix's inputs `[K]`, in the order planned so far and not scaled; None where unknown."""
+        if self._grams is None or weight not in self._grams:
+            return None
+        squares, order = self._grams.diagonal(weight), self.changes.inputs(weight).order
+        return squares if order is None else squares[order]
+
+    def gram(self, site: Site) -> Floats | None:
+        """The Gram matrix of a matrix's inputs as they will be; None where unknown."""
+        if self._grams is None or site.weight not in self._grams:
+            return None
+        gram = self.changes.inputs(site.weight).apply_to_gram(self._grams.read(site.weight))
+        if site.role == "table":
+            mean = gram.diagonal().mean()
+            gram = gram * ((1 - _EMBEDDING_SHARE) / mean) + np.eye(len(gram), dtype=np.float32) * _EMBEDDING_SHARE
+        return gram.astype(np.float32)
+
+    def read(self, site: Site, tensor: ir.TensorProtocol) -> Floats:
+        """The rearranged weights of a matrix, float32 `[N, K]`.
+
+        Raises:
+            QuantizationError: NaN or infinite weights.
+        """
+        array = read_tensor(tensor)
+        weight = np.ascontiguousarray(array.T if site.transposed else array, np.float32)
+        if not np.isfinite(weight).all():
+            raise QuantizationError(
+                f"{site.weight}: holds NaN or infinite weights; the source checkpoint is broken. Export a sound one."
+            )
+        return self.changes.matrix(site.weight, weight)
+
+    def is_transposed(self, weight: str) -> bool:
+        """Whether a matrix lies in the file as `[K, N]`."""
+        return weight in self._transposed
+
+    def _exponent(self, weight: str) -> float:
+        choice: Choice | None = self.choices.get(weight)
+        return _FOLDING[choice.scheme.bits] if choice else 0.0

@@ -1,0 +1,89 @@
+"""Exact changes of a model that its weights absorb: reordered and scaled channels.
+
+If the rows of one matrix are reordered or scaled and the columns of the matrix behind it undo that, the model computes
+what it did before. Permutations, scale folding and the off-grid benchmark are all of this form.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from .matrix import Floats
+
+Order = npt.NDArray[np.intp]
+Scale = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Axis:
+    """New channel i is old channel `order[i]` times `scale[i]`; None leaves order or scale as it is."""
+
+    order: Order | None = None
+    scale: Scale | None = None
+
+    def then(self, later: "Axis") -> "Axis":
+        """This change followed by another."""
+        if later.order is None:
+            order, scale = self.order, self.scale
+        else:
+            order = later.order if self.order is None else self.order[later.order]
+            scale = None if self.scale is None else self.scale[later.order]
+        if later.scale is not None:
+            scale = later.scale if scale is None else scale * later.scale
+        return Axis(order, scale)
+
+    def apply(self, array: Floats, axis: int) -> Floats:
+        """Reorder and scale one axis of an array."""
+        if self.order is not None:
+            array = np.take(array, self.order, axis=axis)
+        if self.scale is not None:
+            shape = [1] * array.ndim
+            shape[axis] = -1
+            array = (array * self.scale.reshape(shape)).astype(np.float32)
+        return array
+
+    def apply_to_gram(self, gram: Floats) -> Floats:
+        """The Gram matrix of inputs whose weights' columns change by this axis: the inputs are scaled back."""
+        if self.order is not None:
+            gram = gram[np.ix_(self.order, self.order)]
+        if self.scale is not None:
+            gram = (gram / np.outer(self.scale, self.scale)).astype(np.float32)
+        return gram
+
+
+class Rearrangements:
+    """Changes by weight name: outputs (rows `[N]`) and inputs (columns `[K]`); vectors have outputs only."""
+
+    def __init__(self) -> None:
+        self._outputs: dict[str, Axis] = {}
+        self._inputs: dict[str, Axis] = {}
+
+    def outputs(self, name: str) -> Axis:
+        """The change of the outputs of a weight."""
+        return self._outputs.get(name, Axis())
+
+    def inputs(self, name: str) -> Axis:
+        """The change of the inputs of a weight."""
+        return self._inputs.get(name, Axis())
+
+    def change_outputs(self, name: str | None, axis: Axis) -> None:
+        """Add a change behind those that are planned already; no name is no weight."""
+        if name is not None:
+            self._outputs[name] = self.outputs(name).then(axis)
+
+    def change_inputs(self, name: str, axis: Axis) -> None:
+        """Add a change behind those that are planned already."""
+        self._inputs[name] = self.inputs(name).then(axis)
+
+    def matrix(self, name: str, weight: Floats) -> Floats:
+        """The changed matrix `[N, K]`."""
+        return self.inputs(name).apply(self.outputs(name).apply(weight, 0), 1)
+
+    def vector(self, name: str, values: Floats) -> Floats:
+        """The changed gain or bias `[N]`."""
+        return self.outputs(name).apply(values, 0)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter({*self._outputs, *self._inputs})

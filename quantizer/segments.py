@@ -1,0 +1,158 @@
+"""Cut the prefill graph into pieces that run one after the other, each small enough for memory.
+
+```
+input_ids ─ layer 0 ─ … ─ layer n−1 ─ final norm ─ hidden [batch, sequence, H]     the body, in segments
+hidden rows [rows, H] ─ head ─ logits [rows, vocabulary]                            the head, for any rows
+```
+The gather by `logits_index` between the two is left out: it is what keeps one position of each sequence.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnx_ir as ir
+
+from runtime.bundle import Bundle
+from runtime.errors import QuantizationError
+from runtime.manifest import Port
+from runtime.session import onnxruntime, translated
+
+_LAYER = re.compile(r"\.layers\.(\d+)(\.|$)")
+Arrays = dict[str, npt.NDArray[Any]]
+
+
+@dataclass(frozen=True)
+class Cut:
+    """Where the graph is cut.
+
+    Attributes:
+        hidden: the value that the head reads, at all positions.
+        head_input: what takes its place in front of the head, `[rows, H]`.
+        borders: for each layer but the first, the values that cross from the layers before it into it and beyond.
+    """
+
+    hidden: ir.Value
+    head_input: ir.Value
+    borders: tuple[tuple[ir.Value, ...], ...]
+
+
+def find_cut(graph: ir.Graph) -> Cut:
+    """Find the head and the layer borders of a prefill graph.
+
+    Raises:
+        QuantizationError: the graph is not laid out as the exporter lays it out.
+    """
+    index = next((value for value in graph.inputs if value.name == "logits_index"), None)
+    if index is None:
+        raise QuantizationError("prefill graph: no input logits_index, so its head cannot be cut off. Export again.")
+    gathered: set[ir.Value] = {index}
+    for node in graph:
+        if not gathered.isdisjoint(node.inputs):
+            others = [v for v in node.inputs if v is not None and v not in gathered and v.producer() is not None]
+            if others:
+                return Cut(others[0], node.outputs[0], tuple(_borders(graph, gathered)))
+            gathered.update(node.outputs)
+    raise QuantizationError("prefill graph: nothing is gathered by logits_index, so its head cannot be cut off.")
+
+
+def body(graph: ir.Graph, cut: Cut, first: int, last: int) -> ir.Model:
+    """Layers `first` to `last` (exclusive) as a model of their own; embedding and final norm go with the outer ones."""
+    layers = len(cut.borders) + 1
+    inputs = [value for value in graph.inputs if value.name != "logits_index"]
+    if first:
+        inputs += cut.borders[first - 1]
+    outputs = [cut.hidden] if last == layers else list(cut.borders[last - 1])
+    return _extract(graph, inputs, outputs)
+
+
+def head(graph: ir.Graph, cut: Cut) -> ir.Model:
+    """Hidden rows `[rows, H]` → logits `[rows, vocabulary]`."""
+    return _extract(graph, [cut.head_input], [graph.outputs[0]])
+
+
+class Segment:
+    """A piece of a graph in a session; its weights are read from the bundle's weights.bin.
+
+    Args:
+        model: the piece.
+        folder: where weights.bin lies.
+        replaced: initializers to use instead of those of the file, by name.
+    """
+
+    def __init__(self, model: ir.Model, folder: Path, replaced: Mapping[str, npt.NDArray[Any]] | None = None) -> None:
+        module = onnxruntime()
+        options = module.SessionOptions()
+        options.enable_mem_pattern = False
+        options.add_session_config_entry("session.model_external_initializers_file_folder_path", str(folder))
+        # ONNX Runtime refers to these arrays without owning them.
+        self._kept = {n: module.OrtValue.ortvalue_from_numpy(a) for n, a in (replaced or {}).items()}
+        for name, held in self._kept.items():
+            options.add_initializer(name, held)
+        with translated("loading a piece of the prefill graph"):
+            data = ir.to_proto(model).SerializeToString()
+            self._session = module.InferenceSession(data, options, providers=["CPUExecutionProvider"])
+        self._inputs = [node.name for node in self._session.get_inputs()]
+        self.outputs = [node.name for node in self._session.get_outputs()]
+
+    def __call__(self, feeds: Mapping[str, npt.NDArray[Any]]) -> Arrays:
+        """Run on those of `feeds` that this piece reads."""
+        with translated("running a piece of the prefill graph"):
+            results = self._session.run(self.outputs, {name: feeds[name] for name in self._inputs})
+        return dict(zip(self.outputs, results, strict=True))
+
+
+def empty_cache_feeds(bundle: Bundle, ids: npt.NDArray[np.int64]) -> Arrays:
+    """Inputs of the prefill graph for full sequences `ids` `[batch, sequence]` that start from an empty cache."""
+    batch, count = ids.shape
+    feeds: Arrays = {}
+    for port in bundle.manifest.graphs.prefill.inputs:
+        if port.role == "input_ids":
+            feeds[port.name] = ids
+        elif port.role == "seqlens_k":
+            feeds[port.name] = np.full(batch, count - 1, np.int32)
+        elif port.role == "total_sequence_length":
+            feeds[port.name] = np.array(count, np.int32)
+        elif port.role in ("past_key", "past_value"):
+            feeds[port.name] = np.zeros(_past_shape(port, batch, count), port.dtype)
+    return feeds
+
+
+def _past_shape(port: Port, batch: int, count: int) -> Sequence[int]:
+    sizes = {"batch": batch, "capacity": count}
+    return [size if isinstance(size, int) else sizes[size] for size in port.shape]
+
+
+def _borders(graph: ir.Graph, left_out: set[ir.Value]) -> list[tuple[ir.Value, ...]]:
+    """Values that cross each layer's beginning, layer 1 first; those of the cut itself are left out."""
+    stage = _stages(graph)
+    layers = max(stage.values())
+    crossing: list[list[ir.Value]] = [[] for _ in range(layers)]
+    for node in graph:
+        for value in (v for v in node.outputs if v not in left_out):
+            last = max((stage[user] for user in value.consumers()), default=0)
+            for border in range(stage[node], last):
+                crossing[border].append(value)
+    return [tuple(values) for values in crossing]
+
+
+def _stages(graph: ir.Graph) -> dict[ir.Node, int]:
+    """The layer in which each node runs: its own by name, never before those it reads from."""
+    stage: dict[ir.Node, int] = {}
+    for node in graph:
+        match = _LAYER.search(node.name or "")
+        own = int(match[1]) if match else 0
+        before = [stage[producer] for value in node.inputs if value and (producer := value.producer()) is not None]
+        stage[node] = max([own, *before])
+    return stage
+
+
+def _extract(graph: ir.Graph, inputs: Sequence[ir.Value], outputs: Sequence[ir.Value]) -> ir.Model:
+    piece = ir.convenience.extract(graph, inputs=inputs, outputs=outputs)
+    for value in (*piece.inputs, *piece.outputs):
+        value.type = value.type or graph.outputs[0].type  # values inside a graph need no type, its ports do
+    return ir.Model(piece, ir_version=10)
