@@ -25,8 +25,8 @@ class PackedTensor:
         codes: uint8 [N, K], values below 2**bits, one code a byte (not yet packed).
         scales: float32 [N, ceil(K / group_size)].
         zero_points: uint8 [N, ceil(K / group_size)], or None for 2**(bits - 1) everywhere.
-        bits: 2, 4 or 8.
-        group_size: 16 or more, a power of two.
+        bits: 2, 4 or 8 to be `storable`.
+        group_size: a power of two from 16 on to be `storable`.
     """
 
     codes: CodeArray
@@ -34,6 +34,12 @@ class PackedTensor:
     zero_points: CodeArray | None
     bits: int
     group_size: int
+
+    @property
+    def storable(self) -> bool:
+        """MatMulNBits can hold it as it is."""
+        size = self.group_size
+        return self.bits in (2, 4, 8) and size >= 16 and size & (size - 1) == 0
 
     def select(self, rows: npt.NDArray[np.integer]) -> "PackedTensor":
         """The given rows, in the given order."""

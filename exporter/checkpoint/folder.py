@@ -11,6 +11,7 @@ from runtime.errors import CheckpointError, UnsupportedError
 
 from .checkpoint import Checkpoint
 from .names import text_model_tensors
+from .quantized import combine_quantized
 from .safetensors_file import SafetensorsTensor, read_safetensors
 
 INDEX = "model.safetensors.index.json"
@@ -27,7 +28,9 @@ def open_folder(folder: Path) -> Checkpoint:
     """
     outer = read_json(folder / "config.json")
     config = text_config(outer, folder / "config.json")
-    tensors = _read_shards(folder)
+    stored = _read_shards(folder)
+    settings = config.pop("quantization_config", None) or config.pop("compression_config", None)
+    tensors = combine_quantized(stored, settings, str(folder)) if settings else stored
     generation = folder / GENERATION
     files = folder_tokenizer_files(folder)
     defaults = read_json(generation) if generation.is_file() else {}
@@ -42,7 +45,7 @@ def open_folder(folder: Path) -> Checkpoint:
         generation_config=defaults,
         tensors=text_model_tensors(tensors, config, nested="text_config" in outer),
         tokenizer_files=files,
-        files=tuple(sorted({tensor.range.path for tensor in tensors.values()})),
+        files=tuple(sorted({tensor.range.path for tensor in stored.values()})),
         licence=_licence(folder),
     )
 

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from runtime import strict_json
 from runtime.errors import CheckpointError, UnsupportedError
@@ -15,10 +16,13 @@ from .stored import BlockFormat, Bytes, FileRange, read_float32
 
 MAX_HEADER_BYTES = 100_000_000  # the limit of the reference implementation
 
-ITEM_BYTES = {
-    "F64": 8, "F32": 4, "F16": 2, "BF16": 2, "F8_E4M3": 1, "F8_E5M2": 1, "F8_E8M0": 1,
-    "I64": 8, "I32": 4, "I16": 2, "I8": 1, "U64": 8, "U32": 4, "U16": 2, "U8": 1, "BOOL": 1,
+# Stored type to NumPy; bfloat16 and the 8-bit floats as unsigned bits.
+DTYPES = {
+    "F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "<u2", "F8_E4M3": "u1", "F8_E5M2": "u1", "F8_E8M0": "u1",
+    "I64": "<i8", "I32": "<i4", "I16": "<i2", "I8": "i1", "U64": "<u8", "U32": "<u4", "U16": "<u2", "U8": "u1",
+    "BOOL": "?",
 }  # fmt: skip
+ITEM_BYTES = {name: np.dtype(stored).itemsize for name, stored in DTYPES.items()}
 
 
 def _bfloat16(data: Bytes) -> FloatArray:
@@ -55,6 +59,10 @@ class SafetensorsTensor:
     def packed(self) -> PackedTensor | None:
         """None: plain values have no codes."""
         return None
+
+    def raw(self) -> npt.NDArray[Any]:
+        """The stored numbers, as `DTYPES` says."""
+        return self.range.read().view(DTYPES[self.dtype]).reshape(self.shape)
 
 
 def read_safetensors(path: Path) -> dict[str, SafetensorsTensor]:
