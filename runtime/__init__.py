@@ -30,6 +30,7 @@ from .errors import (
 )
 from .llm import LLM
 from .options import EngineOptions, SamplingParams
+from .structured import StructuredOutput
 
 __all__ = [
     "LLM",
@@ -53,6 +54,7 @@ __all__ = [
     "QueueFullError",
     "RequestError",
     "SamplingParams",
+    "StructuredOutput",
     "UnsupportedError",
     "VerificationError",
 ]

@@ -23,6 +23,7 @@ from .sampling import Sampler
 from .scheduler import Limits, Scheduler
 from .sequence import Sequence as TokenSequence
 from .session import choose_provider
+from .structured import Grammars
 from .text import Detokenizer, Tokenizer
 
 if TYPE_CHECKING:
@@ -60,6 +61,7 @@ class Model:
         self.tokenizer = Tokenizer(self.bundle.path("tokenizer.json"), manifest.tokens.special)
         self._defaults = _generation_config(self.bundle)
         self._vocab_size = manifest.architecture.vocab_size
+        self._grammars = Grammars(self.tokenizer, self._vocab_size, manifest.tokens.eos)
         self._ids = itertools.count()
         executor = executor or _load_executor(self.bundle, provider, options)
         with _closing_on_error(executor):
@@ -87,6 +89,8 @@ class Model:
         """
         params = (params or SamplingParams()).with_model_defaults(self._defaults)
         params.check(self._vocab_size)
+        if params.structured is not None:
+            self._grammars.constraint(params.structured)  # refuses here what does not compile
         ids = self._prompt_ids(prompt, special_tokens)
         self.engine.turns.scheduler.check(len(ids), params.max_tokens)
         if timeout is not None and not timeout >= 0:
@@ -104,7 +108,8 @@ class Model:
         deadline = None if request.timeout is None else now + request.timeout
         sequence = TokenSequence(next(self._ids), ids, len(ids), end, now, deadline)
         stop_ids = frozenset(params.stop_token_ids).union(() if params.ignore_eos else self.bundle.manifest.tokens.eos)
-        sampler = Sampler(params, self._vocab_size, ids, stop_ids=stop_ids, index=index)
+        constraint = self._grammars.constraint(params.structured) if params.structured else None
+        sampler = Sampler(params, self._vocab_size, ids, stop_ids=stop_ids, index=index, constraint=constraint)
         return Answer(sequence, sampler, Detokenizer(self.tokenizer), params, stop_ids, index, listener)
 
     def render(self, messages: Sequence[Mapping[str, Any]], **template: Any) -> str:

@@ -6,6 +6,7 @@ from typing import Any, Literal
 
 from .errors import OptionError, RequestError
 from .option_checks import integer, one_of, real
+from .structured import StructuredOutput
 
 MAX_CHOICES = 128
 _MAX_SEED = 2**64 - 1
@@ -36,6 +37,7 @@ class SamplingParams:
         logprobs: How many alternatives to report per generated token (0: the token alone; None: none at all).
         prompt_logprobs: The same for each prompt token.
         n: How many independent answers.
+        structured: What the answers must be: JSON of a schema, and the like.
 
     Raises:
         RequestError: a value is out of range, not finite, or contradicts another.
@@ -58,6 +60,7 @@ class SamplingParams:
     logprobs: int | None = None
     prompt_logprobs: int | None = None
     n: int = 1
+    structured: StructuredOutput | None = None
 
     def __post_init__(self) -> None:
         try:
@@ -73,6 +76,8 @@ class SamplingParams:
             raise ValueError(f"min_tokens {min_tokens} is more than max_tokens {max_tokens}")
         if not isinstance(self.ignore_eos, bool):
             raise ValueError(f"ignore_eos must be true or false, got {self.ignore_eos!r}")
+        if self.structured is not None:
+            _check_structured(self.structured, self.ignore_eos or min_tokens > 0)
         return {
             "max_tokens": max_tokens,
             "min_tokens": min_tokens,
@@ -203,6 +208,13 @@ def _items(name: str, values: Any) -> tuple[Any, ...]:
     if not isinstance(values, Iterable) or isinstance(values, str | bytes | Mapping):
         raise ValueError(f"{name} must be a list, got {values!r}")
     return tuple(values)
+
+
+def _check_structured(structured: Any, forced_length: bool) -> None:
+    if not isinstance(structured, StructuredOutput):
+        raise ValueError(f"structured must be a StructuredOutput, got {structured!r:.60}")
+    if forced_length:
+        raise ValueError("structured output ends where it is complete: it takes neither min_tokens nor ignore_eos")
 
 
 def _stop_strings(stop: Any) -> tuple[str, ...]:

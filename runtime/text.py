@@ -65,6 +65,11 @@ class Tokenizer:
         """One token as it is written in the vocabulary, for display; "" for an id without one."""
         return self._tokenizer.id_to_token(token_id) or ""
 
+    def to_json(self) -> str:
+        """The content of a tokenizer.json, as it is used here."""
+        text: str = self._tokenizer.to_str()
+        return text
+
     def id_of(self, token: str) -> int | None:
         """The id of a token written as in the vocabulary, or None."""
         found: int | None = self._tokenizer.token_to_id(token)
