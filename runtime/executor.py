@@ -95,6 +95,7 @@ class OnnxExecutor:
         self._prefill = _LoadedGraph(bundle.folder, graphs.prefill, provider, threads)
         self._decode = _LoadedGraph(bundle.folder, graphs.decode, provider, threads) if two_sessions else self._prefill
         tensors = cache_tensors(manifest)
+        self._query_blocks = frozenset(2 * layer.head_dim for layer in manifest.architecture.layers)
         self._windowed = any(tensor.window is not None for tensor in tensors)
         self.memory = _allocate(tensors, rows, self.capacity, provider)
         self._logits = np.zeros((rows, self.vocab_size), _logits_type(graphs.prefill))
@@ -104,6 +105,13 @@ class OnnxExecutor:
 
     def prefill(self, row: int, past: int, ids: IntArray) -> FloatArray:
         """Put `ids` [n] at positions `past …` of the row; returns the logits [vocab] after the last of them."""
+        start = 0
+        for stop in uniform_pieces(len(ids), self._query_blocks):
+            logits = self._prefill_piece(row, past + start, ids[start:stop])
+            start = stop
+        return logits
+
+    def _prefill_piece(self, row: int, past: int, ids: IntArray) -> FloatArray:
         step = self._step("prefill", row, past + len(ids))
         step.set_lengths(past + len(ids))
         step.set_ids(np.ascontiguousarray(ids, np.int64)[None])
@@ -240,6 +248,23 @@ class _Interruptible:
         with self._lock:
             if self._options is not None:
                 self._options.terminate = True
+
+
+def uniform_pieces(length: int, blocks: frozenset[int]) -> list[int]:
+    """Ends of the pieces in which a chunk of `length` tokens is run: itself, or itself less a short tail, and the tail.
+
+    GroupQueryAttention on CPU takes query rows in blocks of 2·head_dim, and a block of a single row takes another
+    kernel, whose last bits differ. Without such blocks, every way to cut a prompt into chunks gives the same bits.
+    """
+
+    def lonely(rows: int) -> bool:
+        return any(rows % block == 1 for block in blocks)
+
+    tails = range(2, length - 1)
+    if not lonely(length) or not tails:
+        return [length]
+    tail = next((tail for tail in tails if not lonely(tail) and not lonely(length - tail)), 0)
+    return [length - tail, length] if tail else [length]
 
 
 def cache_tensors(manifest: Manifest) -> list[CacheTensor]:
