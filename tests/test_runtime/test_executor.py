@@ -125,3 +125,15 @@ def test_the_synthetic_model_says_what_its_formula_says(
         for answer, token in zip(answers, logits.argmax(axis=1), strict=True):
             answer.append(int(token))
     assert answers == [continuation(prompt, 41) for prompt in prompts]
+
+
+def test_without_pages_rows_grow_and_the_bits_are_the_same(
+    executor: OnnxExecutor, tiny_bundle: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("runtime.executor.pages_supported", lambda: False)
+    monkeypatch.setattr("runtime.kv_cache._GROWTH_BUCKET", 16)
+    growing = OnnxExecutor(open_bundle(tiny_bundle), rows=2, threads=1)
+    tokens = ids(7, 150)
+    for length in (10, 60, 150):  # grows twice on the way
+        assert np.array_equal(prefill(growing, 1, tokens[:length], 40), prefill(executor, 1, tokens[:length], 40))
+    assert growing.memory.generation >= 3
