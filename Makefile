@@ -74,7 +74,7 @@ demo: .venv/run.stamp demo/int4/manifest.json
 bench: .venv/dev.stamp demo/int4/manifest.json
 	$(BIN)/onnxlm bench demo/int4
 	$(BIN)/onnxlm bench demo/int4 --compare no-cache
-	$(BIN)/python tests/bench/peers.py --gguf demo/$(MODEL) --fp32 demo/fp32 --int4 demo/int4
+	$(BIN)/python tests/bench/peers.py --source demo/$(MODEL) --fp32 demo/fp32 --int4 demo/int4
 
 clean:
 	rm -rf demo .venv build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis

@@ -1,0 +1,231 @@
+"""Our bundles beside onnxruntime-genai and transformers, on the same weights, in one process, taking turns.
+
+    pip install onnxruntime-genai          # beside onnxlm; both use the same onnxruntime
+    python tests/bench/peers.py --source SmolLM2-135M-Instruct.Q4_1.gguf --fp32 demo/fp32 --int4 demo/int4
+
+A peer that is not installed is left out. The genai models are built once from the source's weights, with the peer's own
+builder at its defaults (int4: block size 32, accuracy level 4), and kept in --cache. Every round measures every engine
+once, A B C D A B C D …; the figures are medians over the rounds, and the ratios are to genai in the same precision.
+"""
+
+import argparse
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from importlib.util import find_spec
+from pathlib import Path
+from statistics import median
+from typing import Any, Protocol
+
+import numpy as np
+
+PROMPT, TOKENS, BATCHES = 128, 32, (1, 8)
+SETTLE = 0.3  # seconds in which the threads of the engine before stop spinning; then each gets a short step to wake up
+RATIOS = {"genai fp32": ("onnxlm fp32", "transformers fp32"), "genai int4": ("onnxlm int4",)}
+
+
+class Engine(Protocol):
+    """One model in one program. Both methods return seconds; `ids` is [batch, PROMPT]."""
+
+    def prefill(self, ids: np.ndarray) -> float:
+        """Until the first token of every row is chosen."""
+
+    def decode(self, ids: np.ndarray) -> float:
+        """TOKENS further tokens of every row, chosen greedily, behind the prompts."""
+
+
+class Onnxlm:
+    """Our step executor, with a greedy choice of the next token."""
+
+    def __init__(self, bundle: Path) -> None:
+        from runtime.bundle import open_bundle
+        from runtime.executor import OnnxExecutor
+
+        self._executor = OnnxExecutor(open_bundle(bundle), rows=max(BATCHES), context=PROMPT + TOKENS + 2)
+
+    def prefill(self, ids: np.ndarray) -> float:
+        started = time.perf_counter()
+        for row, prompt in enumerate(ids):
+            self._executor.prefill(row, 0, prompt).argmax()
+        return time.perf_counter() - started
+
+    def decode(self, ids: np.ndarray) -> float:
+        self.prefill(ids)
+        lengths = np.full(len(ids), PROMPT, np.int64)
+        last = self._executor.decode(ids[:, -1], lengths).argmax(-1)
+        started = time.perf_counter()
+        for step in range(1, TOKENS + 1):
+            last = self._executor.decode(last, lengths + step).argmax(-1)
+        return time.perf_counter() - started
+
+
+class Genai:
+    """onnxruntime-genai's generator over a model folder of its own builder."""
+
+    def __init__(self, folder: Path) -> None:
+        import onnxruntime_genai
+
+        self._genai = onnxruntime_genai
+        self._model = onnxruntime_genai.Model(str(folder))
+
+    def _start(self, ids: np.ndarray) -> tuple[Any, float]:
+        params = self._genai.GeneratorParams(self._model)
+        length = PROMPT + TOKENS + 2
+        params.set_search_options(batch_size=len(ids), min_length=length, max_length=length, do_sample=False)
+        generator = self._genai.Generator(self._model, params)
+        started = time.perf_counter()
+        generator.append_tokens(ids.astype(np.int32))
+        generator.generate_next_token()
+        return generator, time.perf_counter() - started
+
+    def prefill(self, ids: np.ndarray) -> float:
+        return self._start(ids)[1]
+
+    def decode(self, ids: np.ndarray) -> float:
+        generator, _ = self._start(ids)
+        generator.generate_next_token()
+        started = time.perf_counter()
+        for _ in range(TOKENS):
+            generator.generate_next_token()
+        return time.perf_counter() - started
+
+
+class Transformers:
+    """transformers in eager mode, float32, with its own cache."""
+
+    def __init__(self, model: Any) -> None:
+        self._model = model
+
+    def _start(self, ids: np.ndarray) -> tuple[Any, float]:
+        import torch
+
+        started = time.perf_counter()
+        with torch.inference_mode():
+            out = self._model(torch.from_numpy(ids), use_cache=True, logits_to_keep=1)
+            out.logits[:, -1].argmax(-1)
+        return out, time.perf_counter() - started
+
+    def prefill(self, ids: np.ndarray) -> float:
+        return self._start(ids)[1]
+
+    def decode(self, ids: np.ndarray) -> float:
+        import torch
+
+        out, _ = self._start(ids)
+        with torch.inference_mode():
+            for step in range(TOKENS + 1):
+                if step == 1:
+                    started = time.perf_counter()
+                last = out.logits[:, -1].argmax(-1, keepdim=True)
+                out = self._model(last, cache=out.past_key_values, use_cache=True)
+        return time.perf_counter() - started
+
+
+def engines(options: argparse.Namespace) -> dict[str, Engine]:
+    """Every engine that is installed, by name; ours first."""
+    found: dict[str, Engine] = {"onnxlm fp32": Onnxlm(options.fp32), "onnxlm int4": Onnxlm(options.int4)}
+    wanted = [name for name in ("onnxruntime_genai", "transformers") if find_spec(name) and name not in options.without]
+    if not wanted:
+        return found
+    from exporter.checkpoint import open_checkpoint
+    from exporter.reference import reference_model
+
+    checkpoint = open_checkpoint(options.source)
+    model = reference_model(checkpoint)
+    if "onnxruntime_genai" in wanted:
+        for precision in ("fp32", "int4"):
+            found[f"genai {precision}"] = Genai(build_genai(checkpoint, model, options.cache, precision))
+    if "transformers" in wanted:
+        found["transformers fp32"] = Transformers(model)
+    return found
+
+
+def build_genai(checkpoint: Any, model: Any, cache: Path, precision: str) -> Path:
+    """Run the peer's builder on a Hugging Face folder of the same weights, unless its result is there already."""
+    target = cache / f"genai-{precision}"
+    if (target / "genai_config.json").exists():
+        return target
+    source = cache / "hugging-face"
+    if not (source / "config.json").exists():
+        write_hugging_face(checkpoint, model, source)
+    command = [sys.executable, "-m", "onnxruntime_genai.models.builder", "-i", str(source), "-o", str(target)]
+    command += ["-p", precision, "-e", "cpu", "-c", str(cache / "downloads")]
+    if precision == "int4":
+        command += ["--extra_options", "int4_block_size=32", "int4_accuracy_level=4"]
+    started = time.perf_counter()
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    print(f"onnxruntime-genai built {precision} in {time.perf_counter() - started:.1f} s", file=sys.stderr)
+    return target
+
+
+def write_hugging_face(checkpoint: Any, model: Any, folder: Path) -> None:
+    """The checkpoint as transformers and the peer's builder read it."""
+    model.save_pretrained(folder)
+    for name, content in checkpoint.tokenizer_files.items():
+        (folder / name).write_bytes(content)
+    if not (folder / "tokenizer_config.json").exists():
+        (folder / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "PreTrainedTokenizerFast"}))
+
+
+Case = tuple[str, str, int]  # engine, phase, batch
+
+
+def measure(found: dict[str, Engine], rounds: int, vocab_size: int) -> dict[Case, list[float]]:
+    """Tokens per second of every case in every round; a first round warms up and is not counted."""
+    ids = np.random.default_rng(0).integers(3, vocab_size, (max(BATCHES), PROMPT))
+    cases: list[tuple[str, int, Callable[[Engine, np.ndarray], float], int]] = [
+        ("prefill", 1, lambda engine, rows: engine.prefill(rows), PROMPT),
+        *(("decode", batch, lambda engine, rows: engine.decode(rows), batch * TOKENS) for batch in BATCHES),
+    ]
+    speeds: dict[Case, list[float]] = {}
+    for number in range(rounds + 1):
+        for phase, batch, run, tokens in cases:
+            for name, engine in found.items():
+                time.sleep(SETTLE)
+                engine.prefill(ids[:1, :8])
+                seconds = run(engine, ids[:batch])
+                if number:
+                    speeds.setdefault((name, phase, batch), []).append(tokens / seconds)
+        print(f"round {number} of {rounds}", file=sys.stderr)
+    return speeds
+
+
+def report(speeds: dict[Case, list[float]]) -> str:
+    """A table of medians, then the ratios to genai, each the median of the rounds' ratios."""
+    lines = [f"{'':20} {'phase':8} {'batch':>5} {'tokens/s':>10}   from … to"]
+    for (name, phase, batch), rates in speeds.items():
+        lines.append(f"{name:20} {phase:8} {batch:5} {median(rates):10.1f}   {min(rates):.1f} … {max(rates):.1f}")
+    for base, others in RATIOS.items():
+        for (name, phase, batch), rates in speeds.items():
+            if name in others and (base, phase, batch) in speeds:
+                pairs = zip(rates, speeds[base, phase, batch], strict=True)
+                ratio = median(ours / theirs for ours, theirs in pairs)
+                lines.append(f"{name} : {base}, {phase} of batch {batch}: {ratio:.2f}×")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    """Parse the command line, measure, print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--source", type=Path, required=True, help="the checkpoint that both bundles came from")
+    parser.add_argument("--fp32", type=Path, required=True, help="our bundle in float32")
+    parser.add_argument("--int4", type=Path, required=True, help="our bundle in 4 bits")
+    parser.add_argument("--cache", type=Path, default=Path("demo/peers"), help="where peers' models are kept")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--without", nargs="*", default=[], help="peers to leave out: onnxruntime_genai transformers")
+    parser.add_argument("--json", type=Path, help="write every round's figures here")
+    options = parser.parse_args()
+    options.cache.mkdir(parents=True, exist_ok=True)
+    found = engines(options)
+    vocab_size = json.loads((options.fp32 / "manifest.json").read_text())["architecture"]["vocab_size"]
+    speeds = measure(found, options.rounds, vocab_size)
+    print(report(speeds))
+    if options.json:
+        rows = [{"engine": n, "phase": p, "batch": b, "tokens_per_second": r} for (n, p, b), r in speeds.items()]
+        options.json.write_text(json.dumps(rows, indent=1))
+
+
+if __name__ == "__main__":
+    main()
