@@ -101,11 +101,13 @@ def _compare(model: Model, reference: Model, ids: IntArray) -> tuple[Floats, ...
 
 
 def _compare_rows(ours: Floats, theirs: Floats, following: IntArray) -> tuple[Floats, ...]:
-    kl = (np.exp(theirs) * (theirs - ours)).sum(axis=1)
     agree = (ours.argmax(axis=1) == theirs.argmax(axis=1)).astype(np.float32)
     at = np.arange(len(following))
     known = np.where(following >= 0, np.float32(1), np.float32(np.nan))
-    return kl, agree, ours[at, following] * known, theirs[at, following] * known
+    next_ours, next_theirs = ours[at, following] * known, theirs[at, following] * known
+    gap = np.subtract(theirs, ours, out=ours)
+    kl = np.einsum("nv,nv->n", np.exp(theirs, out=theirs), gap)
+    return kl, agree, next_ours, next_theirs
 
 
 def _summarize(columns: list[Floats], shape: tuple[int, ...]) -> Scores:

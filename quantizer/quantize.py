@@ -4,10 +4,8 @@ import shutil
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import onnx_ir as ir
 
 from runtime import strict_json
@@ -16,6 +14,7 @@ from runtime.errors import QuantizationError
 from runtime.manifest import Calibration, Manifest, Quantization, QuantizedTensor
 
 from .calibrate import Grams, IntArray, collect_grams
+from .float_copy import rearranged
 from .graphs import WEIGHTS_NAME, Graphs, load_graphs, save_graph
 from .method import quantize_matrix
 from .packing import packed_bytes
@@ -118,7 +117,8 @@ def _write_graphs(bundle: Bundle, graphs: Graphs, plan: Plan, folder: Path, prog
                 progress(by_weight[name].name, len(outcomes), len(by_weight))
                 outcomes.append(_quantize_site(by_weight[name], tensor, plan, writer, stored))
             if name not in stored:
-                writer.add(name, _rearranged(name, tensor, plan), tensor.dtype)
+                array = rearranged(name, read_tensor(tensor), plan.changes, transposed=plan.is_transposed(name))
+                writer.add(name, array, tensor.dtype)
     for file, model in graphs.models.items():
         rewrite_graph(model.graph, stored, accuracy_level=4 if bundle.manifest.target.provider == "cpu" else 0)
         save_graph(model, folder / file, writer.placed)
@@ -137,18 +137,6 @@ def _quantize_site(
     matrix, index = quantize_matrix(weight, plan.gram(site), choice, recipe.method, kind, recipe.polish)
     stored[site.weight], entry = store_matrix(writer, site.weight, weight, matrix, index, kind)
     return Outcome(site, tensor.nbytes, entry)
-
-
-def _rearranged(name: str, tensor: ir.TensorProtocol, plan: Plan) -> npt.NDArray[Any]:
-    """A tensor that is not quantized, changed as its neighbours need it."""
-    array = read_tensor(tensor)
-    if name not in plan.changes:
-        return array
-    if array.ndim == 1:
-        return plan.changes.vector(name, array.astype(np.float32)).astype(array.dtype)
-    turned = plan.is_transposed(name)
-    changed = plan.changes.matrix(name, (array.T if turned else array).astype(np.float32))
-    return (changed.T if turned else changed).astype(array.dtype)
 
 
 def _require_unquantized(bundle: Bundle) -> None:

@@ -4,7 +4,6 @@ If the rows of one matrix are reordered or scaled and the columns of the matrix 
 what it did before. Permutations, scale folding and the off-grid benchmark are all of this form.
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -85,5 +84,5 @@ class Rearrangements:
         """The changed gain or bias `[N]`."""
         return self.outputs(name).apply(values, 0)
 
-    def __iter__(self) -> Iterator[str]:
-        return iter({*self._outputs, *self._inputs})
+    def __contains__(self, name: str) -> bool:
+        return name in self._outputs or name in self._inputs

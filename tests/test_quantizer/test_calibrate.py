@@ -1,0 +1,61 @@
+"""Grams, layer by layer: equal to those of a whole run, resumable, bounded."""
+
+import numpy as np
+import pytest
+
+from quantizer.calibrate import Grams, collect_grams
+from quantizer.evaluate import Model
+from runtime.bundle import open_bundle
+
+CHUNKS = np.random.default_rng(0).integers(3, 320, (3, 40))
+
+
+@pytest.fixture(scope="module")
+def grams(tiny_bundle, tmp_path_factory):
+    return collect_grams(open_bundle(tiny_bundle), CHUNKS, tmp_path_factory.mktemp("work"))
+
+
+def test_head_gram_is_that_of_the_hidden_states(tiny_bundle, grams):
+    hidden = Model(open_bundle(tiny_bundle)).hidden(CHUNKS).reshape(-1, 64)
+    expected = hidden.T @ hidden / len(hidden)
+    np.testing.assert_allclose(grams.read("model.embed_tokens.weight"), expected, rtol=1e-3, atol=1e-4)
+    assert grams.tokens == CHUNKS.size
+
+
+def test_every_matrix_has_a_gram(grams):
+    sizes = {"self_attn.qkv_proj": 64, "self_attn.o_proj": 64, "mlp.gate_up_proj": 64, "mlp.down_proj": 96}
+    for layer in range(2):
+        for name, size in sizes.items():
+            gram = grams.read(f"model.layers.{layer}.{name}.weight")
+            assert gram.shape == (size, size)
+            assert np.linalg.eigvalsh(gram).min() > -1e-4 * gram.diagonal().max()
+            assert np.array_equal(grams.diagonal(f"model.layers.{layer}.{name}.weight"), gram.diagonal())
+
+
+def test_normed_inputs_have_unit_squares(tiny_bundle, grams):
+    """Gains of the tiny model are near 1, and RMSNorm makes mean squares 1."""
+    assert grams.diagonal("model.layers.1.mlp.gate_up_proj.weight").mean() == pytest.approx(1, rel=0.3)
+
+
+class KilledError(Exception):
+    pass
+
+
+def test_a_killed_run_goes_on(tiny_bundle, grams, tmp_path):
+    def die(step):
+        raise KilledError
+
+    with pytest.raises(KilledError):
+        collect_grams(open_bundle(tiny_bundle), CHUNKS, tmp_path, die)
+    steps = []
+    again: Grams = collect_grams(open_bundle(tiny_bundle), CHUNKS, tmp_path, steps.append)
+    assert [step.layer for step in steps] == [2]  # the first layer was not run again
+    name = "model.layers.1.mlp.down_proj.weight"
+    assert np.array_equal(again.read(name), grams.read(name))
+
+
+def test_other_text_starts_anew(tiny_bundle, tmp_path):
+    collect_grams(open_bundle(tiny_bundle), CHUNKS, tmp_path)
+    steps = []
+    collect_grams(open_bundle(tiny_bundle), CHUNKS[:1], tmp_path, steps.append)
+    assert [step.layer for step in steps] == [1, 2]
