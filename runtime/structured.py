@@ -22,7 +22,7 @@ _MAX_SOURCE = 1 << 18  # characters; larger grammars take seconds to compile
 _MAX_COMPILED = 32  # grammars kept per model
 _KINDS = ("json_schema", "json_object", "regex", "lark", "choice")
 # One space, or a new line with its indentation: a model cannot fill its answer with blanks.
-_JSON_OPTIONS = {"whitespace_pattern": r" |\n {0,16}"}
+JSON_OPTIONS = {"whitespace_pattern": r" |\n {0,16}"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,7 +93,7 @@ class Grammars:
         """
         with self._lock:
             matcher = self._compiled(wanted.kind, wanted.source)
-            return GrammarConstraint(matcher.deep_copy(), self._vocab_size)
+            return GrammarConstraint(matcher.deep_copy(), self._vocab_size, self._eos_ids)
 
     def _compile(self, kind: str, source: str) -> Any:
         matcher = _llguidance().LLMatcher(self._vocabulary, _grammar(kind, source), log_level=0)
@@ -113,9 +113,10 @@ class Grammars:
 class GrammarConstraint:
     """Which tokens may come next in one answer; used by `Sampler`."""
 
-    def __init__(self, matcher: Any, vocab_size: int) -> None:
+    def __init__(self, matcher: Any, vocab_size: int, eos_ids: Sequence[int]) -> None:
         self._matcher = matcher
         self._vocab_size = vocab_size
+        self._eos_ids = list(eos_ids)
 
     @property
     def complete(self) -> bool:
@@ -130,7 +131,10 @@ class GrammarConstraint:
         """
         bits = np.frombuffer(self._matcher.compute_bitmask(), np.uint8)
         self._require_health()
-        return np.unpackbits(bits, count=self._vocab_size, bitorder="little").view(np.bool_)
+        mask = np.unpackbits(bits, count=self._vocab_size, bitorder="little").view(np.bool_)
+        if not self.complete:  # llguidance takes the end token for text that is spelled like it
+            mask[self._eos_ids] = False
+        return mask
 
     def advance(self, token_id: int) -> None:
         """The token was chosen.
@@ -193,7 +197,7 @@ def _grammar(kind: str, source: str) -> str:
         grammar = matcher.grammar_from_lark("start: " + " | ".join(json.dumps(text) for text in json.loads(source)))
     else:
         schema = source if kind == "json_schema" else '{"type": "object"}'
-        grammar = matcher.grammar_from_json_schema(schema, overrides=_JSON_OPTIONS)
+        grammar = matcher.grammar_from_json_schema(schema, overrides=JSON_OPTIONS)
     return grammar
 
 

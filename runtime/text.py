@@ -11,6 +11,11 @@ _REPLACEMENT = "\ufffd"  # what decoding shows for bytes that are not, or not ye
 _LONGEST_PART = 3  # bytes of an unfinished UTF-8 character
 _WINDOW = 32  # tokens that are decoded together before the oldest are forgotten
 _KEPT = 8  # tokens kept as context: more than any unfinished character
+# Marks that carry meaning for whoever reads the answer are text, even where a tokenizer calls them special.
+_MARKS = frozenset(
+    {"<tool_call>", "</tool_call>", "<|tool_call|>", "<|/tool_call|>", "[TOOL_CALLS]", "[ARGS]", "[CALL_ID]"}
+    | {"<|python_tag|>", "<think>", "</think>"}
+)
 
 
 class Tokenizer:
@@ -20,6 +25,10 @@ class Tokenizer:
         path: the file.
         special: ids that decoding skips, besides those that the file itself marks as special.
 
+    Attributes:
+        special: ids that decoding skips; never the marks around tool calls and thoughts.
+        vocab_size: number of tokens.
+
     Raises:
         BundleError: the file cannot be read, or is not a tokenizer.
     """
@@ -28,8 +37,11 @@ class Tokenizer:
         self._tokenizer = _load(Path(path))
         self._tokenizer.no_truncation()
         self._tokenizer.no_padding()
-        marked = (i for i, token in self._tokenizer.get_added_tokens_decoder().items() if token.special)
-        self.special: frozenset[int] = frozenset({*special, *marked})
+        added = self._tokenizer.get_added_tokens_decoder()
+        self._added = frozenset(added)
+        control = {i for i, token in added.items() if token.special}
+        marks = {i for i, token in added.items() if token.content in _MARKS}
+        self.special: frozenset[int] = frozenset({*special, *control}) - marks
         self.vocab_size: int = self._tokenizer.get_vocab_size(with_added_tokens=True)
 
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
@@ -64,6 +76,10 @@ class Tokenizer:
     def token(self, token_id: int) -> str:
         """One token as it is written in the vocabulary, for display; "" for an id without one."""
         return self._tokenizer.id_to_token(token_id) or ""
+
+    def is_added(self, token_id: int) -> bool:
+        """Whether this token stands beside the vocabulary of ordinary text, special or not."""
+        return token_id in self._added
 
     def to_json(self) -> str:
         """The content of a tokenizer.json, as it is used here."""
@@ -153,7 +169,7 @@ class StopStrings:
         if found:
             _, start, stop = min(found)
             return Stopped(text[:start], stop)
-        held = max((_overlap(text, stop) for stop in self._stops), default=0)
+        held = max((overlap(text, stop) for stop in self._stops), default=0)
         self._held = text[len(text) - held :]
         return Stopped(text[: len(text) - held])
 
@@ -163,7 +179,7 @@ class StopStrings:
         return held
 
 
-def _overlap(text: str, stop: str) -> int:
+def overlap(text: str, stop: str) -> int:
     """Length of the longest end of `text` that is a proper beginning of `stop`."""
     longest = min(len(stop) - 1, len(text))
     return next((size for size in range(longest, 0, -1) if text.endswith(stop[:size])), 0)

@@ -86,7 +86,7 @@ def test_a_regex_matches_as_a_whole(grammars, tokenizer):
 
 
 def test_a_choice_is_one_of_them(grammars, tokenizer):
-    choices = ("yes", 'n"o', "né\n", "<|im_end|>")
+    choices = ("yes", 'n"o', "né\n")
     answers = {answer(grammars, tokenizer, StructuredOutput(choice=choices), seed) for seed in range(20)}
     assert answers <= set(choices)
     assert len(answers) > 1
@@ -109,6 +109,12 @@ def test_only_the_end_is_allowed_after_the_end(grammars):
 def test_a_forbidden_token_is_an_error(grammars):
     with pytest.raises(ExecutionError, match="cannot go on"):
         grammars.constraint(StructuredOutput(choice=["a"])).advance(EOS)
+
+
+@pytest.mark.parametrize("text", ["<|im_end|>", "a<|im_start|>b"])
+def test_text_spelled_like_a_control_token_fails_rather_than_ends(grammars, tokenizer, text):
+    with pytest.raises(ExecutionError):
+        answer(grammars, tokenizer, StructuredOutput(choice=[text]))
 
 
 def test_two_answers_do_not_share_a_state(grammars):
