@@ -87,7 +87,7 @@ class Checkpoint:
 
     Args:
         name: what a person calls it.
-        format: "safetensors" or "gguf".
+        format: "safetensors", "gguf" or "module".
         config: the keys of Hugging Face's config.json, of the text model (built from metadata for GGUF).
         generation_config: the keys of generation_config.json, or empty.
         tensors: by Hugging Face name.
@@ -95,6 +95,7 @@ class Checkpoint:
         files: what `sha256` hashes.
         revision: commit of a hub repository, where known.
         licence: as the checkpoint states it, where it does.
+        keep: what must live as long as the tensors, such as a temporary folder.
     """
 
     name: str
@@ -106,6 +107,7 @@ class Checkpoint:
     files: tuple[Path, ...] = ()
     revision: str | None = None
     licence: str | None = None
+    keep: object = None
 
     @cached_property
     def sha256(self) -> str | None:

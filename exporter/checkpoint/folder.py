@@ -1,4 +1,4 @@
-"""A Hugging Face folder: config.json, safetensors in one file or many, tokenizer files."""
+"""A Hugging Face folder: config.json, weights in one file or many, tokenizer files."""
 
 import json
 import re
@@ -7,10 +7,11 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from exporter.tokenizer_folder import folder_tokenizer_files, token_ids
-from runtime.errors import CheckpointError, UnsupportedError
+from runtime.errors import CheckpointError
 
 from .checkpoint import Checkpoint
 from .names import text_model_tensors
+from .pickled import convert_pickles, find_pickles
 from .quantized import combine_quantized
 from .safetensors_file import SafetensorsTensor, read_safetensors
 
@@ -24,11 +25,13 @@ def open_folder(folder: Path) -> Checkpoint:
 
     Raises:
         CheckpointError: a file is missing or broken.
-        UnsupportedError: weights in another format than safetensors.
+        UnsupportedError: a quantization or a tokenizer that is not supported.
     """
     outer = read_json(folder / "config.json")
     config = text_config(outer, folder / "config.json")
-    stored = _read_shards(folder)
+    pickles = [] if (folder / INDEX).is_file() or (folder / SINGLE).is_file() else find_pickles(folder)
+    scratch = convert_pickles(pickles) if pickles else None
+    stored = _read_all(scratch.path) if scratch else _read_shards(folder)
     settings = config.pop("quantization_config", None) or config.pop("compression_config", None)
     tensors = combine_quantized(stored, settings, str(folder)) if settings else stored
     generation = folder / GENERATION
@@ -45,8 +48,9 @@ def open_folder(folder: Path) -> Checkpoint:
         generation_config=defaults,
         tensors=text_model_tensors(tensors, config, nested="text_config" in outer),
         tokenizer_files=files,
-        files=tuple(sorted({tensor.range.path for tensor in stored.values()})),
+        files=tuple(pickles or sorted({tensor.range.path for tensor in stored.values()})),
         licence=_licence(folder),
+        keep=scratch,
     )
 
 
@@ -83,13 +87,14 @@ def _read_shards(folder: Path) -> dict[str, SafetensorsTensor]:
     others = sorted(path.name for path in folder.glob("*.safetensors"))
     if len(others) == 1 and not others[0].startswith(("adapter", "consolidated")):
         return read_safetensors(folder / others[0])
-    if (folder / "pytorch_model.bin").is_file() or (folder / "pytorch_model.bin.index.json").is_file():
-        raise UnsupportedError(
-            f"{folder}: the weights are in pytorch_model.bin, a pickle that could run code. Convert it first: "
-            "transformers' AutoModelForCausalLM.from_pretrained(...).save_pretrained(...) writes safetensors."
-        )
     found = f" It holds {', '.join(others)}." if others else ""
     raise CheckpointError(f"{folder}: no {SINGLE} and no {INDEX}.{found} Download the whole model folder.")
+
+
+def _read_all(folder: Path) -> dict[str, SafetensorsTensor]:
+    """Every tensor of every file; a later file wins."""
+    files = [read_safetensors(path) for path in sorted(folder.glob("*.safetensors"))]
+    return {name: tensor for tensors in files for name, tensor in tensors.items()}
 
 
 def _read_indexed(folder: Path, index: Path) -> dict[str, SafetensorsTensor]:

@@ -1,35 +1,60 @@
 """Finds out what a source is and hands it to the reader of that format."""
 
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from runtime.errors import CheckpointError, UnsupportedError
 
 from .checkpoint import Checkpoint
 
 
-def open_checkpoint(source: str | Path) -> Checkpoint:
+def open_checkpoint(source: Any, *, lora: str | Path | None = None, revision: str | None = None) -> Checkpoint:
     """Open a model without reading its weights.
 
     Args:
-        source: a Hugging Face folder (config.json and safetensors), or a .gguf file.
+        source: a Hugging Face folder (config.json and weights), a .gguf file, a hub id, or a live torch module.
+        lora: folder of a PEFT LoRA adapter, merged into the weights as they are read.
+        revision: branch, tag or commit of a hub id.
 
     Raises:
         CheckpointError: nothing there, or broken; names the file and the key.
         UnsupportedError: a format that is not supported.
     """
-    path = Path(source)
+    checkpoint = _open(source, revision) if isinstance(source, str | Path) else _open_live(source)
+    if lora is None:
+        return checkpoint
+    from .lora import merge_lora
+
+    return merge_lora(checkpoint, Path(lora))
+
+
+def _open(source: str | Path, revision: str | None) -> Checkpoint:
+    from .hub import fetch, is_hub_id
+
+    if Path(source).exists():
+        if revision is not None:
+            raise CheckpointError(f"{source}: a revision is for hub ids; this is a path.")
+        return _open_path(Path(source))
+    if not is_hub_id(str(source)):
+        raise CheckpointError(
+            f"{source}: no such file or folder. Give a model folder with config.json, a .gguf file, or a hub id."
+        )
+    path, commit = fetch(str(source), revision)
+    return replace(_open_path(path), name=str(source), revision=commit)
+
+
+def _open_path(path: Path) -> Checkpoint:
     if path.is_dir():
         return _open_folder(path)
-    if not path.is_file():
-        raise CheckpointError(
-            f"{source}: no such file or folder. Give a model folder with config.json, or a .gguf file."
-        )
     if path.suffix == ".gguf":
         from .gguf import open_gguf
 
         return open_gguf(path)
-    advice = "give the folder that holds it" if path.suffix in (".safetensors", ".json") else "accepted are .gguf files"
-    raise UnsupportedError(f"{source}: not a checkpoint that can be opened by itself: {advice}.")
+    advice = (
+        "give the folder that holds it" if path.suffix in (".safetensors", ".json", ".bin") else "give a .gguf file"
+    )
+    raise UnsupportedError(f"{path}: not a checkpoint that can be opened by itself: {advice}.")
 
 
 def _open_folder(folder: Path) -> Checkpoint:
@@ -39,8 +64,16 @@ def _open_folder(folder: Path) -> Checkpoint:
         return open_folder(folder)
     ggufs = sorted(folder.glob("*.gguf"))
     if len(ggufs) == 1:
-        return open_checkpoint(ggufs[0])
+        return _open_path(ggufs[0])
     if ggufs:
         names = ", ".join(path.name for path in ggufs)
         raise CheckpointError(f"{folder}: holds several GGUF files; give the one to export: {names}.")
     raise CheckpointError(f"{folder}: no config.json. A model folder holds config.json and *.safetensors.")
+
+
+def _open_live(source: Any) -> Checkpoint:
+    if not hasattr(source, "state_dict"):
+        raise CheckpointError(f"{type(source).__name__}: not a path, a hub id or a torch module.")
+    from .live import open_module
+
+    return open_module(source)
