@@ -1,7 +1,6 @@
 """Many requests run to their ends by a caller that waits, as many at a time as the queue takes."""
 
 import queue
-from collections import deque
 from collections.abc import Iterable, Iterator
 
 from .answer import Answer, Delta
@@ -23,6 +22,7 @@ class Batch:
         self._most = model.options.max_concurrency + (ahead or model.options.max_concurrency)
         self._inbox: queue.SimpleQueue[tuple[Answer, Delta]] = queue.SimpleQueue()
         self._open: dict[int, _Group] = {}
+        self._next: tuple[int, Request] | None = None  # taken from the requests, not yet submitted
 
     def run(self, requests: Iterable[Request]) -> list[Completion]:
         """The completions in the order of the requests; an answer that failed has its `error` set."""
@@ -30,10 +30,14 @@ class Batch:
         return [done[place] for place in sorted(done)]
 
     def stream(self, requests: Iterable[Request]) -> Iterator[tuple[int, Completion]]:
-        """(place, completion) of each request as it ends. Leaving the iterator cancels what still runs."""
-        waiting = deque(enumerate(requests))
+        """(place, completion) of each request as it ends. Leaving the iterator cancels what still runs.
+
+        `requests` may be endless: each is taken when there is room for it.
+        """
+        waiting = enumerate(requests)
+        self._next = next(waiting, None)
         try:
-            while waiting or self._open:
+            while self._next or self._open:
                 self._feed(waiting)
                 answer, delta = self._inbox.get()
                 group = self._open[answer.sequence.id]
@@ -43,9 +47,9 @@ class Batch:
             for group in self._open.values():
                 group.cancel(self._model)
 
-    def _feed(self, waiting: "deque[tuple[int, Request]]") -> None:
-        while waiting and len(self._open) < self._most:
-            place, request = waiting[0]
+    def _feed(self, waiting: Iterator[tuple[int, Request]]) -> None:
+        while self._next and len(self._open) < self._most:
+            place, request = self._next
             answers = self._model.answers(request, lambda answer, delta: self._inbox.put((answer, delta)))
             try:
                 self._model.engine.submit(answers)
@@ -53,9 +57,9 @@ class Batch:
                 if not self._open:
                     raise
                 return
-            waiting.popleft()
             group = _Group(place, answers, self._open)
             self._open.update({answer.sequence.id: group for answer in answers})
+            self._next = next(waiting, None)
 
 
 class _Group:
