@@ -1,5 +1,5 @@
 """Read checkpoints, write bundles."""
 
-from ._own_names import require_own
+from ._own_names import require_own as _require_own
 
-require_own("runtime", "models")
+_require_own("runtime", "models")

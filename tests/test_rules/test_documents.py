@@ -1,0 +1,71 @@
+"""The documents say what is so."""
+
+import ast
+import json
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+
+import runtime
+from runtime.manifest import FORMAT_VERSION, parse_manifest
+from runtime.ports import INPUT_ROLES
+
+ROOT = Path(__file__).parents[2]
+DOCUMENTS = ["README.md", "CONTRIBUTING.md", "CHANGELOG.md", "FORMAT.md"]
+
+
+def text_of(name: str) -> str:
+    return (ROOT / name).read_text(encoding="utf-8")
+
+
+def blocks(name: str, language: str) -> list[str]:
+    return re.findall(rf"```{language}\n(.*?)```", text_of(name), re.S)
+
+
+def test_the_version_is_the_newest_of_the_changelog():
+    version = tomllib.loads(text_of("pyproject.toml"))["project"]["version"]
+    assert re.search(r"^## \[(.+?)\]", text_of("CHANGELOG.md"), re.M)[1] == version
+
+
+def test_the_example_of_the_format_is_a_manifest():
+    (example,) = blocks("FORMAT.md", "json")
+    assert parse_manifest(example).format_version == FORMAT_VERSION
+    assert json.loads(example)["producer"]["name"] == "onnxlm"
+
+
+def test_the_format_speaks_of_every_key_and_role():
+    keys = list(runtime.manifest.Manifest.__dataclass_fields__)
+    assert [key for key in [*keys, *INPUT_ROLES["prefill"]] if f"`{key}" not in text_of("FORMAT.md")] == []
+
+
+def test_the_format_lists_its_versions():
+    assert re.search(rf"^\| {FORMAT_VERSION} \|", text_of("FORMAT.md"), re.M)
+
+
+@pytest.mark.parametrize("name", DOCUMENTS)
+def test_links_between_documents_lead_somewhere(name):
+    targets = re.findall(r"\]\((?!https?:)([^)#]+)\)", text_of(name))
+    assert [target for target in targets if not (ROOT / target).exists()] == []
+
+
+def test_files_named_in_contributing_exist():
+    named = re.findall(r"`((?:runtime|exporter|models|quantizer|tests|\.ci)/[\w./]*)`", text_of("CONTRIBUTING.md"))
+    assert len(named) > 5
+    assert [path for path in named if not (ROOT / path).exists()] == []
+
+
+def test_the_python_of_the_readme_uses_what_there_is():
+    (code,) = blocks("README.md", "python")
+    names = [n for n in ast.walk(ast.parse(code)) if isinstance(n, ast.Attribute) and isinstance(n.value, ast.Name)]
+    used = {n.attr for n in names if n.value.id == "runtime"}
+    assert used == used & set(runtime.__all__)
+    assert {n.attr for n in names if n.value.id == "llm"} <= set(dir(runtime.LLM))
+
+
+def test_make_targets_of_the_documents_exist():
+    targets = set(re.findall(r"^([\w-]+):", text_of("Makefile"), re.M))
+    used = {name for document in DOCUMENTS for name in re.findall(r"^make ([\w-]+)", text_of(document), re.M)}
+    assert used
+    assert used <= targets
