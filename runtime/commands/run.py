@@ -2,7 +2,6 @@
 
 import json
 import sys
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +10,6 @@ import click
 from .sampling_options import sampling_arguments, sampling_options
 
 if TYPE_CHECKING:
-    from ..completion import Completion
     from ..llm import LLM
     from ..options import SamplingParams
 
@@ -28,21 +26,34 @@ _INTERRUPTED = 130  # what shells report for a program that Ctrl-C ended
 @click.option("--threads", type=int, help="Threads; default: the number of cores.")
 @click.option("--json", "as_json", is_flag=True, help="Print the answer as JSON when it is complete.")
 @click.option("--stats", is_flag=True, help="Print tokens per second to stderr.")
+@click.option("--input", "source", type=click.Path(path_type=Path), help="A file of requests, one JSON object a line.")
+@click.option("--output", "target", type=click.Path(path_type=Path), help="The file of answers; resumed if it exists.")
+@click.option("--concurrency", type=int, default=16, show_default=True, help="With --input: answers at a time.")
 @sampling_options
-def run(bundle: Path, prompt: str | None, as_json: bool, **options: Any) -> None:
+def run(
+    bundle: Path, prompt: str | None, as_json: bool, source: Path | None, target: Path | None, **options: Any
+) -> None:
     """Answer PROMPT with the model in BUNDLE, or chat if there is none. A PROMPT of - is read from standard input.
 
     Ctrl-C stops an answer; in a chat, twice at the prompt leaves.
+
+    With --input and --output, answer a file: each line has a "prompt" or "messages", and may have an "id" and sampling
+    parameters. Lines that fail are reported in the output; the same command again answers what is left.
 
     \b
     Example:
       onnxlm run smol-int4 "Why is the sky blue?"
       onnxlm run smol-int4 "Once upon a time" --raw --temperature 0.8 --seed 7
       onnxlm run smol-int4 --system "Answer in one sentence." --stats
+      onnxlm run smol-int4 --input prompts.jsonl --output answers.jsonl --max-tokens 100
     """
     from ..options import SamplingParams
 
-    params = SamplingParams(**sampling_arguments(options))
+    arguments = sampling_arguments(options)
+    params = SamplingParams(**arguments)
+    if source or target:
+        _answer_file(bundle, *_checked_files(source, target, prompt, as_json), arguments, **options)
+        return
     _check_choices(prompt, as_json, params, options)
     sys.stdout.reconfigure(errors="replace")  # type: ignore[union-attr]  # a narrow terminal must not end the answer
     with _load(bundle, params.n, **options) as llm:
@@ -61,6 +72,34 @@ def _check_choices(prompt: str | None, as_json: bool, params: "SamplingParams", 
         raise click.UsageError("--logprobs needs --json.")
     if options["raw"] and options["system"] is not None:
         raise click.UsageError("--raw uses no chat template, so it takes no --system message.")
+
+
+def _checked_files(source: Path | None, target: Path | None, prompt: str | None, as_json: bool) -> tuple[Path, Path]:
+    if source is None or target is None:
+        raise click.UsageError("--input and --output go together.")
+    if prompt is not None or as_json:
+        raise click.UsageError("--input takes its prompts from the file: give no PROMPT, and no --json.")
+    return source, target
+
+
+def _answer_file(
+    bundle: Path, source: Path, target: Path, arguments: dict[str, Any], concurrency: int, raw: bool,
+    system: str | None, **options: Any,
+) -> None:  # fmt: skip
+    from ..batch_file import BatchFile
+    from ..batch_lines import BatchDefaults
+    from .batch_progress import batch_progress
+
+    with _load(bundle, concurrency, **options) as llm, batch_progress() as progress:
+        batch = BatchFile(llm.model, source, target, BatchDefaults(arguments, raw, system))
+        try:
+            counts = batch.run(progress)
+        except KeyboardInterrupt:
+            click.echo(f"Stopped. {batch.counts.kept + batch.counts.answered} answers are in {target}.", err=True)
+            sys.exit(_INTERRUPTED)
+    click.echo(f"{counts.answered} answered, {counts.failed} failed, {counts.kept} were there.", err=True)
+    if counts.failed:
+        sys.exit(1)
 
 
 def _text(prompt: str) -> str:
@@ -105,6 +144,7 @@ def _print_complete(
     llm: "LLM", prompt: str, params: "SamplingParams", *, as_json: bool, raw: bool, system: str | None, stats: bool,
     **_: Any,
 ) -> None:  # fmt: skip
+    from ..completion_json import completion_json
     from .streaming import printable
 
     try:
@@ -118,12 +158,3 @@ def _print_complete(
             click.echo(f"[{place}] {printable(one.text)}")
     if stats:
         click.echo(f"{len(answer.token_ids)} tokens in {answer.timings.total or 0:.2f} s", err=True)
-
-
-def completion_json(answer: "Completion") -> dict[str, Any]:
-    """What --json prints of an answer: plain data."""
-    plain = asdict(answer)
-    plain["error"] = None if answer.error is None else str(answer.error)
-    plain["alternatives"] = [completion_json(other) for other in answer.alternatives]
-    plain["timings"] = {"time_to_first_token": answer.timings.time_to_first_token, "total": answer.timings.total}
-    return plain
