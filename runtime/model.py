@@ -2,7 +2,7 @@
 
 import functools
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -41,6 +41,7 @@ class Request:
     ids: tuple[int, ...]
     params: SamplingParams
     timeout: float | None = None
+    visible: frozenset[int] = frozenset()
 
 
 class Model:
@@ -74,6 +75,7 @@ class Model:
         params: SamplingParams | None = None,
         *,
         timeout: float | None = None,
+        visible: Collection[int] = (),
         special_tokens: bool = True,
     ) -> Request:
         """A checked request.
@@ -82,6 +84,7 @@ class Model:
             prompt: a text, or token ids.
             params: how to sample; None is the model's defaults.
             timeout: seconds after which its answers end with "timeout".
+            visible: special ids that are written out, such as those around tool calls.
             special_tokens: begin and end a text as the model expects; a rendered chat has that already.
 
         Raises:
@@ -95,7 +98,7 @@ class Model:
         self.engine.turns.scheduler.check(len(ids), params.max_tokens)
         if timeout is not None and not timeout >= 0:
             raise RequestError(f"timeout must be a number of seconds from 0 on, got {timeout!r}.")
-        return Request(tuple(ids), params, timeout)
+        return Request(tuple(ids), params, timeout, frozenset(visible))
 
     def answers(self, request: Request, listener: Listener) -> list[Answer]:
         """The `n` answers to one request, not yet submitted; `listener` hears of every delta in the engine's thread."""
@@ -110,7 +113,9 @@ class Model:
         stop_ids = frozenset(params.stop_token_ids).union(() if params.ignore_eos else self.bundle.manifest.tokens.eos)
         constraint = self._grammars.constraint(params.structured) if params.structured else None
         sampler = Sampler(params, self._vocab_size, ids, stop_ids=stop_ids, index=index, constraint=constraint)
-        return Answer(sequence, sampler, Detokenizer(self.tokenizer), params, stop_ids, index, listener)
+        return Answer(
+            sequence, sampler, Detokenizer(self.tokenizer, request.visible), params, stop_ids, index, listener
+        )
 
     def render(self, messages: Sequence[Mapping[str, Any]], **template: Any) -> str:
         """The prompt for a conversation; `template` goes to the chat template.

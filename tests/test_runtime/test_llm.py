@@ -181,3 +181,13 @@ def test_an_async_error_is_the_request_s_error(tiny_bundle: Path) -> None:
             assert "".join(delta.text for delta in streamed) == chat.text
 
     asyncio.run(main())
+
+
+def test_structured_output_is_what_was_asked_for(llm: LLM) -> None:
+    wanted = runtime.StructuredOutput(choice=("north", "south"))
+    params = SamplingParams(max_tokens=20, temperature=1.5, seed=4, n=4, structured=wanted)
+    completion = llm.generate("the", params)
+    texts = {answer.text for answer in (completion, *completion.alternatives)}
+    assert texts <= {"north", "south"}
+    with pytest.raises(RequestError, match="structured output"):
+        llm.generate("the", SamplingParams(structured=runtime.StructuredOutput(regex="(")))
