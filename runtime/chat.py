@@ -10,6 +10,7 @@ from .bundle import Bundle
 from .errors import BundleError, ChatTemplateError
 from .messages import plain_data, plain_messages, plain_tools
 from .template_sandbox import SandboxedTemplate
+from .tool_calls import Family, family_of
 
 if TYPE_CHECKING:
     from .text import Tokenizer
@@ -27,6 +28,9 @@ class ChatTemplate:
         source: Jinja source; it is a stranger's, so it is run in a sandbox with limits on time and size.
         special_tokens: "bos_token" and the like, as text.
 
+    Attributes:
+        tool_family: how this model writes tool calls, or None if it does not, or in no way that we know.
+
     Raises:
         ChatTemplateError: the source is not a template.
 
@@ -39,6 +43,7 @@ class ChatTemplate:
 
     def __init__(self, source: str, special_tokens: Mapping[str, str] | None = None) -> None:
         self._template = SandboxedTemplate(source)
+        self.tool_family: Family | None = family_of(source)
         self._special_tokens = dict(special_tokens or {})
         self._keep_parts = _reads_parts(self._template.syntax)
 

@@ -160,3 +160,11 @@ def test_what_the_template_says_is_in_the_error():
 def test_a_broken_template_is_an_error_at_once():
     with pytest.raises(ChatTemplateError, match="is broken"):
         ChatTemplate("{% for %}")
+
+
+@pytest.mark.parametrize(
+    ("name", "family"),
+    [("qwen_style", "hermes"), ("mistral_style", "mistral"), ("llama3_style", "llama"), ("smollm2", None)],
+)
+def test_the_template_tells_how_tools_are_called(name, family):
+    assert ChatTemplate(source(name), TOKENS).tool_family == family
