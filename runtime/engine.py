@@ -14,6 +14,7 @@ from .answer import Answer
 from .errors import ExecutionError, OnnxlmError
 from .executor import StepExecutor
 from .prefill_pace import PrefillPace
+from .prefix_cache import PrefixCache
 from .queue_limit import QueueLimit
 from .scheduler import Scheduler
 from .turns import Turns
@@ -49,6 +50,7 @@ class Engine:
         scheduler: decides what runs.
         queue: what may wait.
         pace: sizes of prefill chunks.
+        prefixes: keys and values of earlier prompts, or None.
         clock: seconds, monotonic.
     """
 
@@ -59,9 +61,10 @@ class Engine:
         *,
         queue: QueueLimit | None = None,
         pace: PrefillPace | None = None,
+        prefixes: PrefixCache | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.turns = Turns(executor, scheduler, queue or QueueLimit(1024), pace or PrefillPace(512), clock)
+        self.turns = Turns(executor, scheduler, queue or QueueLimit(1024), pace or PrefillPace(512), clock, prefixes)
         self._commands: deque[Callable[[], None]] = deque()
         self._wake = threading.Condition()  # guards the commands and the flags below
         self._refusal: OnnxlmError | None = None  # why nothing new is taken

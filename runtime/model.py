@@ -18,6 +18,7 @@ from .kv_cache import BlockPool
 from .memory import available_memory
 from .options import EngineOptions, SamplingParams
 from .prefill_pace import PrefillPace
+from .prefix_cache import PrefixCache
 from .queue_limit import QueueLimit
 from .sampling import Sampler
 from .scheduler import Limits, Scheduler
@@ -179,7 +180,9 @@ def _build_engine(executor: StepExecutor, bundle: Bundle, options: EngineOptions
         reuse_generated=options.reuse_generated,
     )
     queue = QueueLimit(options.max_queue, options.max_queue_tokens)
-    return Engine(executor, Scheduler(limits, pool), queue=queue, pace=PrefillPace(options.prefill_chunk))
+    prefixes = PrefixCache(options.prefix_cache) if options.prefix_cache else None
+    pace = PrefillPace(options.prefill_chunk)
+    return Engine(executor, Scheduler(limits, pool), queue=queue, pace=pace, prefixes=prefixes)
 
 
 def _pool(executor: StepExecutor, options: EngineOptions) -> BlockPool:

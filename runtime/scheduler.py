@@ -192,6 +192,17 @@ class Scheduler:
         live = {s.row: s.length for s in self}
         return [(row, live.get(row, 0)) for row in sorted(rows) if row not in self.warm]
 
+    def reusable(self, sequence: Sequence) -> int:
+        """How many of its first tokens another sequence may take over from its row."""
+        if self.limits.window is not None and sequence.length > self.limits.window:
+            return 0  # what lies before the window was given back
+        return sequence.length if self.limits.reuse_generated else sequence.exact
+
+    def found(self, sequence: Sequence, length: int) -> None:
+        """The first `length` tokens of a sequence in PREFILL were put into its row from elsewhere."""
+        sequence.length = sequence.exact = length
+        sequence.cached = min(length, sequence.prompt_length)
+
     # Inside
 
     def _reusable(self, sequence: Sequence) -> tuple[int, int]:
@@ -199,15 +210,10 @@ class Scheduler:
         limit = len(sequence.tokens) - MIN_CHUNK
         best = self.warm.match(sequence.tokens, limit)
         for other in self.running:
-            shared = common_prefix(other.tokens, sequence.tokens, min(limit, self._reusable_length(other)))
+            shared = common_prefix(other.tokens, sequence.tokens, min(limit, self.reusable(other)))
             if shared > best[1]:
                 best = (other.row, shared)
         return best if best[1] >= MIN_CHUNK else (-1, 0)
-
-    def _reusable_length(self, sequence: Sequence) -> int:
-        if self.limits.window is not None and sequence.length > self.limits.window:
-            return 0
-        return sequence.length if self.limits.reuse_generated else sequence.exact
 
     def _price(self, sequence: Sequence) -> int:
         sure = not self.limits.optimistic or sequence.preemptions >= MAX_PREEMPTIONS
@@ -251,7 +257,7 @@ class Scheduler:
 
     def _vacate(self, sequence: Sequence) -> None:
         """Leave a row that nobody else takes: it stays warm, unless what it holds is of no use or not to be trusted."""
-        reusable = self._reusable_length(sequence)
+        reusable = self.reusable(sequence)
         if reusable >= MIN_CHUNK and sequence.status is Status.FINISHED and sequence.finish_reason != "error":
             self.warm.keep(sequence, reusable)
             sequence.blocks = 0

@@ -3,6 +3,7 @@
 deadlines → retire → admit → decode → prefill chunk
 """
 
+import functools
 import logging
 import time
 from collections.abc import Callable, Iterable
@@ -14,8 +15,9 @@ from .errors import ExecutionError, OnnxlmError
 from .executor import StepExecutor, StepInterrupted
 from .logprobs import FloatArray
 from .prefill_pace import PrefillPace
+from .prefix_cache import PrefixCache
 from .queue_limit import QueueLimit
-from .scheduler import Chunk, Move, Scheduler
+from .scheduler import MIN_CHUNK, Chunk, Move, Scheduler
 from .sequence import Sequence, Status
 
 _log = logging.getLogger("onnxlm.engine")
@@ -30,6 +32,7 @@ class Turns:
         queue: told when an answer stops waiting.
         pace: sizes of prefill chunks.
         clock: seconds, monotonic.
+        prefixes: keys and values of earlier prompts, or None.
 
     Attributes:
         answers: those that have not ended, by the id of their sequence.
@@ -44,12 +47,14 @@ class Turns:
         queue: QueueLimit,
         pace: PrefillPace,
         clock: Callable[[], float] = time.monotonic,
+        prefixes: PrefixCache | None = None,
     ) -> None:
         self.executor = executor
         self.scheduler = scheduler
         self.queue = queue
         self.pace = pace
         self.clock = clock
+        self.prefixes = prefixes
         self.answers: dict[int, Answer] = {}
         self.computing: Sequence | None = None
         self._idle_callbacks: list[Callable[[], None]] = []
@@ -103,14 +108,35 @@ class Turns:
         self._move(self.scheduler.retire())
 
     def _admit(self) -> None:
+        before = self.scheduler.prefilling
         move = self.scheduler.admit()
         self._move([move] if move else [])
         admitted = self.scheduler.prefilling
+        if admitted is not None and admitted is not before:
+            self._restore(admitted)
         if admitted is not None and self.answers[admitted.id].timings.admitted is None:
             self.answers[admitted.id].timings.admitted = self.clock()
             self.queue.leave(admitted.prompt_length)
             self.counts["prompt"] += admitted.prompt_length
             self.counts["cached"] += admitted.cached
+
+    def _restore(self, sequence: Sequence) -> None:
+        """Continue behind the longest beginning that the prefix cache knows, if that is more than the row has."""
+        if self.prefixes is None:
+            return
+        start = 0
+        for block in self.prefixes.match(sequence.tokens, len(sequence.tokens) - MIN_CHUNK):
+            stop = start + self.prefixes.block_tokens
+            if stop > sequence.length:
+                self.executor.write(sequence.row, start, block.data)
+                self.scheduler.found(sequence, stop)
+            start = stop
+
+    def _remember(self, sequence: Sequence) -> None:
+        """Keep what is in the row for later prompts that begin alike."""
+        if self.prefixes is not None:
+            read = functools.partial(self.executor.read, sequence.row)
+            self.prefixes.store(sequence.tokens, self.scheduler.reusable(sequence), read)
 
     def _decode(self) -> bool:
         self._move(self.scheduler.grow())
@@ -177,6 +203,7 @@ class Turns:
 
     def _first_token(self, sequence: Sequence, logits: FloatArray) -> None:
         """The prompt is complete: sample, and let the sequence run if that did not end it."""
+        self._remember(sequence)
         if len(sequence.tokens) >= sequence.end:  # max_tokens is 0
             self._finish(sequence, "length")
             return
@@ -220,6 +247,8 @@ class Turns:
         answer = self.answers.pop(sequence.id)
         if answer.timings.admitted is None:
             self.queue.leave(sequence.prompt_length)
+        if self.scheduler.limits.reuse_generated and sequence.status is Status.RUNNING and reason != "error":
+            self._remember(sequence)
         self.scheduler.finish(sequence, reason)
         answer.timings.finished = self.clock()
         self.counts["finished"] += 1
