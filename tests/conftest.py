@@ -7,6 +7,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import settings
+
+# The same examples each time, and no limit on one: a busy machine must not fail a test.
+settings.register_profile("project", deadline=None, derandomize=True)
+settings.load_profile("project")
 
 CHATML = (
     "{% for message in messages %}"
