@@ -72,7 +72,7 @@ def _check_places(bundle: Bundle, graph: str, initializers: Iterable[Initializer
             continue
         if not bundle.has(tensor.location):
             raise IntegrityError(
-                f"{bundle.folder}: {graph} takes {tensor.name} from {tensor.location!r}, not its file."
+                f"{bundle.folder}: {graph} takes {tensor.name} from {tensor.location!r}, no file of the bundle."
             )
         size = bundle.manifest.files[tensor.location].size
         if tensor.offset < 0 or tensor.nbytes < 0 or tensor.offset + tensor.nbytes > size:
