@@ -20,6 +20,7 @@ COMMANDS: dict[str, tuple[str, str, str, str]] = {
         "cpu",
         "Show what a bundle is: sizes, bits, operators, quality.",
     ),
+    "plan": ("runtime.commands.plan", "plan", "cpu", "Show how many users fit, and the speed memory allows."),
     "doctor": ("runtime.commands.doctor", "doctor", "cpu", "Show what this machine can run, and what is missing."),
 }
 
