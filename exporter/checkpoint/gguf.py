@@ -1,62 +1,22 @@
 """A GGUF file as a checkpoint: configuration from its metadata, tensors under their Hugging Face names."""
 
 import re
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
-from typing import Any, TypeVar
-
-import numpy as np
-import numpy.typing as npt
+from typing import Any
 
 from exporter.tokenizer_gguf import gguf_tokenizer_files
 from runtime.errors import CheckpointError, UnsupportedError
 
-from .checkpoint import Checkpoint, FloatArray, PackedTensor
-from .gguf_blocks import block_format
-from .gguf_config import gguf_config
-from .gguf_exact import read_packed
+from . import gguf_names
+from .checkpoint import Checkpoint
+from .gguf_config import Keys
+from .gguf_families import FAMILIES, GgufFamily
 from .gguf_file import GgufFile, GgufTensorInfo, read_gguf
-from .gguf_names import FAMILIES, NOT_WEIGHTS, GgufFamily, hugging_face_name
+from .gguf_tensor import GgufTensor, Heads, entry_of, rows_of
 from .gguf_tokens import special_ids
-from .stored import read_float32
-
-Number = TypeVar("Number", bound=np.generic)
-
-
-@dataclass(frozen=True)
-class GgufTensor:
-    """One tensor of a GGUF file. `heads`: the rows are stored for interleaved rotation of that many heads."""
-
-    name: str
-    info: GgufTensorInfo
-    heads: int | None = None
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """[out, in]."""
-        return self.info.shape
-
-    @property
-    def dtype(self) -> str:
-        """The block format."""
-        return self.info.type
-
-    def read(self) -> FloatArray:
-        """The values in float32, rows in Hugging Face order."""
-        values = read_float32(self.info.range, self.shape, block_format(self.dtype, self.where), self.where)
-        return values if self.heads is None else _unpermuted(values, self.heads)
-
-    def packed(self) -> PackedTensor | None:
-        """The stored codes, where the block format maps to MatMulNBits exactly."""
-        packed = read_packed(self.info.range, self.shape, self.dtype, self.where)
-        if packed is None or self.heads is None:
-            return packed
-        return packed.select(_unpermuted(np.arange(self.shape[0]), self.heads))
-
-    @property
-    def where(self) -> str:
-        """File and stored name, for messages."""
-        return f"{self.info.range.path.name}: {self.info.name}"
 
 
 def open_gguf(path: Path) -> Checkpoint:
@@ -67,22 +27,23 @@ def open_gguf(path: Path) -> Checkpoint:
         UnsupportedError: another architecture, or tensors that are not known.
     """
     file = read_gguf(path)
-    family = _family(file)
-    config = gguf_config(file, family)
+    keys = Keys(file, _architecture(file))
+    family = _variant(FAMILIES[keys.architecture], keys)
+    config = {"model_type": family.model_type, **family.config(keys)}
     ids = special_ids(file.metadata)
     return Checkpoint(
         name=str(file.metadata.get("general.name") or path.stem),
         format="gguf",
         config={**config, **ids},
         generation_config=ids,
-        tensors=_tensors(file, family, config),
+        tensors=_tensors(file, family, keys),
         tokenizer_files=gguf_tokenizer_files(file.metadata, str(path)),
         files=(path,),
         licence=_text_or_none(file.metadata.get("general.license")),
     )
 
 
-def _family(file: GgufFile) -> GgufFamily:
+def _architecture(file: GgufFile) -> str:
     name = file.metadata.get("general.architecture")
     if not isinstance(name, str):
         raise CheckpointError(f"{file.path}: metadata general.architecture is missing; this is not a model.")
@@ -90,35 +51,69 @@ def _family(file: GgufFile) -> GgufFamily:
         raise UnsupportedError(f"{file.path}: architecture {name!r}; supported are {', '.join(sorted(FAMILIES))}.")
     if file.metadata.get("split.count", 1) not in (0, 1):
         raise UnsupportedError(f"{file.path}: one part of a split model; join the parts with gguf-split --merge.")
-    return FAMILIES[name]
+    return name
 
 
-def _tensors(file: GgufFile, family: GgufFamily, config: dict[str, Any]) -> dict[str, GgufTensor]:
-    tensors = {}
+def _variant(family: GgufFamily, keys: Keys) -> GgufFamily:
+    """Some architectures stand for two families."""
+    if family.model_type == "falcon" and keys.has("blk.0.attn_norm_2.weight"):
+        return replace(family, names=gguf_names.FALCON_40B)
+    if family.model_type == "olmo2" and keys.get("attention.sliding_window"):
+        return replace(family, model_type="olmo3")
+    return family
+
+
+def _tensors(file: GgufFile, family: GgufFamily, keys: Keys) -> dict[str, GgufTensor]:
+    tensors: dict[str, GgufTensor] = {}
     for info in file.tensors.values():
-        if NOT_WEIGHTS.search(info.name):
+        if gguf_names.NOT_WEIGHTS.search(info.name) or _is_extra_layer(info.name, keys.layers):
             continue
-        name = hugging_face_name(info.name, family.names)
-        if name is None:
-            raise UnsupportedError(f"{file.path}: tensor {info.name!r} is not known for {family.model_type}.")
-        tensors[name] = GgufTensor(name, info, _permuted_heads(info, family, config, file))
+        for tensor in _translated(info, family, keys):
+            tensors[tensor.name] = tensor
     return tensors
 
 
-def _permuted_heads(info: GgufTensorInfo, family: GgufFamily, config: dict[str, Any], file: GgufFile) -> int | None:
-    match = re.search(r"\.attn_([qk])\.(weight|bias)$", info.name)
-    if not family.permuted or match is None:
-        return None
-    heads: int = config["num_attention_heads" if match.group(1) == "q" else "num_key_value_heads"]
-    if info.shape[0] % (2 * heads):
-        raise CheckpointError(f"{file.path}: tensor {info.name!r} has {info.shape[0]} rows for {heads} heads.")
+def _is_extra_layer(name: str, layers: int) -> bool:
+    """Layers that predict further tokens are stored behind the decoder's own."""
+    match = re.match(r"blk\.(\d+)\.", name)
+    return match is not None and int(match.group(1)) >= layers
+
+
+def _translated(info: GgufTensorInfo, family: GgufFamily, keys: Keys) -> Iterator[GgufTensor]:
+    names = gguf_names.hugging_face_names(info.name, family.names)
+    if not names:
+        raise UnsupportedError(f"{keys.file.path}: tensor {info.name!r} is not known for {family.model_type}.")
+    stem = info.name.rsplit(".", 1)[0].split(".")[-1]
+    shift = family.norm_shift if info.name.endswith("norm.weight") else 0.0
+    transposed = stem in family.transposed and len(info.shape) == 2
+    heads = _heads(info, stem, keys) if stem in family.orders or len(names) > 1 else None
+    order = family.orders[stem](heads) if heads and stem in family.orders else None
+    for name, part in zip(names, _row_parts(info, heads if len(names) > 1 else None), strict=True):
+        if "{e}" not in name:
+            yield GgufTensor(name, part, order, transposed, shift)
+            continue
+        for index in range(part.shape[0]):
+            yield GgufTensor(name.replace("{e}", str(index)), entry_of(part, index), None, transposed, shift)
+
+
+def _row_parts(info: GgufTensorInfo, heads: Heads | None) -> list[GgufTensorInfo]:
+    """The tensor itself, or its rows cut into q, k and v."""
+    if heads is None:
+        return [info]
+    ends = [0, heads.queries, heads.queries + heads.keys, heads.queries + 2 * heads.keys]
+    return [rows_of(info, start * heads.size, stop * heads.size) for start, stop in pairwise(ends)]
+
+
+def _heads(info: GgufTensorInfo, stem: str, keys: Keys) -> Heads:
+    """The heads by the metadata, which must explain the rows of this tensor."""
+    queries = keys.integer("attention.head_count")
+    heads = Heads(queries, keys.integer("attention.head_count_kv", queries), keys.head_dim)
+    if heads.rows(stem) != info.shape[0] or heads.size % 2 or heads.queries % heads.keys:
+        raise CheckpointError(
+            f"{keys.file.path}: tensor {info.name!r} has {info.shape[0]} rows, which do not fit the metadata: "
+            f"{heads.queries} query heads and {heads.keys} key heads of size {heads.size}."
+        )
     return heads
-
-
-def _unpermuted(values: npt.NDArray[Number], heads: int) -> npt.NDArray[Number]:
-    """Rows of each head from pairs (2i, 2i+1) to halves (i, i + D/2)."""
-    pairs = values.reshape(heads, values.shape[0] // heads // 2, 2, -1)
-    return pairs.swapaxes(1, 2).reshape(values.shape)
 
 
 def _text_or_none(value: Any) -> str | None:

@@ -118,7 +118,12 @@ def test_unknown_tensor_is_refused(make_gguf):
     ("metadata", "message"),
     [
         ({"llama.block_count": 0}, "llama.block_count is 0; expected a positive integer"),
-        ({"llama.attention.head_count": 5}, "'blk.0.attn_q.weight' has 64 rows for 5 heads"),
+        ({"llama.block_count": 10**6}, r"tensors cannot be those of 1000000 layers"),
+        (
+            {"llama.attention.head_count": 5},
+            r"'blk.0.attn_k.weight' has 32 rows, which do not fit the metadata: 5 query",
+        ),
+        ({"llama.attention.key_length": 10**9}, "which do not fit the metadata: 4 query heads"),
         ({"tokenizer.ggml.token_type": [1, 1]}, "2 entries in tokenizer.ggml.token_type"),
         ({"tokenizer.ggml.merges": ["Ġt"]}, "'Ġt', not two tokens"),
         ({"tokenizer.ggml.merges": ["Ġ nosuchtoken"]}, "tokenizer cannot be built"),
