@@ -13,12 +13,15 @@ if TYPE_CHECKING:
     from ..benchmark import CacheSaving, Speed
     from ..bundle import Bundle
     from ..cold_start import ColdStart
+    from ..concurrency import Load
     from ..executor import OnnxExecutor
 
 _COMPARED_CONTEXTS = (64, 128, 256, 512)
 
 
-def _numbers(_context: click.Context, _parameter: click.Parameter, value: str) -> tuple[int, ...]:
+def _numbers(_context: click.Context, _parameter: click.Parameter, value: str | None) -> tuple[int, ...] | None:
+    if value is None:
+        return None
     parts = [part.strip() for part in value.split(",")]
     if not all(part.isdecimal() and len(part) < 8 and int(part) for part in parts):
         raise click.BadParameter(f"{value!r} is not a list of positive integers like 1,4,8")
@@ -40,9 +43,12 @@ def _numbers(_context: click.Context, _parameter: click.Parameter, value: str) -
 @click.option(
     "--compare", type=click.Choice(["no-cache"]), help="no-cache: what the KV cache saves, at 64 to 512 tokens."
 )
+@click.option("--concurrency", callback=_numbers, metavar="N,…", help="Measure that many requests at once instead.")
 @click.option("--no-cold", is_flag=True, help="Do not measure the start from a new process.")
 @click.option("--json", "as_json", is_flag=True, help="Print the figures as JSON.")
-def bench(bundle: Path, compare: str | None, no_cold: bool, as_json: bool, **choices: Any) -> None:
+def bench(
+    bundle: Path, compare: str | None, concurrency: tuple[int, ...] | None, no_cold: bool, as_json: bool, **choices: Any
+) -> None:
     """Measure BUNDLE: prefill and decode in tokens per second, time to the first token from cold, peak memory.
 
     Each figure is the median over repetitions that take turns with all others.
@@ -52,6 +58,7 @@ def bench(bundle: Path, compare: str | None, no_cold: bool, as_json: bool, **cho
       onnxlm bench smol-int4
       onnxlm bench smol-int4 --prompt 128,1024 --batch 1,8 --json
       onnxlm bench smol-int4 --compare no-cache
+      onnxlm bench smol-int4 --concurrency 1,2,4,8,16
     """
     from ..bundle import open_bundle
 
@@ -59,6 +66,10 @@ def bench(bundle: Path, compare: str | None, no_cold: bool, as_json: bool, **cho
     if compare:
         savings = _measure_savings(opened, **choices)
         click.echo(json.dumps([asdict(s) | {"ratio": s.ratio} for s in savings]) if as_json else _savings_text(savings))
+        return
+    if concurrency:
+        loads = _measure_loads(bundle, concurrency, **choices)
+        click.echo(json.dumps([asdict(load) for load in loads]) if as_json else _loads_text(loads))
         return
     speeds = _measure_speeds(opened, **choices)
     cold = None if no_cold else _measure_cold(bundle, **choices)
@@ -100,6 +111,25 @@ def _measure_savings(
         return Bench(executor, tokens=tokens).cache_savings(contexts, repeat, advance)
 
 
+def _measure_loads(
+    bundle: Path,
+    concurrencies: tuple[int, ...],
+    prompt: tuple[int, ...],
+    tokens: int,
+    repeat: int,
+    provider: str,
+    threads: int | None,
+    **_: Any,
+) -> "list[Load]":
+    from ..concurrency import LoadBench
+    from ..llm import LLM
+    from ..options import EngineOptions
+
+    options = EngineOptions(max_concurrency=max(concurrencies), context=prompt[0] + tokens, threads=threads)
+    with LLM(bundle, provider, options) as llm, _progress(len(concurrencies), repeat) as advance:
+        return LoadBench(llm, prompt=prompt[0], tokens=tokens).loads(concurrencies, repeat, advance)
+
+
 def _measure_cold(
     bundle: Path, prompt: tuple[int, ...], tokens: int, provider: str, threads: int | None, **_: Any
 ) -> "ColdStart":
@@ -139,6 +169,16 @@ def _speeds_text(speeds: "list[Speed]") -> str:
     lines = [
         f"{s.phase:8} {s.batch:5} {s.context:8} {s.tokens_per_second:10.1f}   {s.slowest:.1f} … {s.fastest:.1f}"
         for s in speeds
+    ]
+    return "\n".join([head, *lines])
+
+
+def _loads_text(loads: "list[Load]") -> str:
+    head = f"{'requests':>8} {'tokens/s':>10} {'each':>8} {'first token':>12}"
+    lines = [
+        f"{load.concurrency:8} {load.tokens_per_second:10.1f} {load.tokens_per_second / load.concurrency:8.1f} "
+        f"{load.first_token_seconds:10.2f} s"
+        for load in loads
     ]
     return "\n".join([head, *lines])
 

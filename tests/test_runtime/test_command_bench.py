@@ -47,6 +47,14 @@ def test_no_cache_says_what_the_cache_saves(tiny_bundle):
     assert "8,256" in bench(str(tiny_bundle), "--compare", "no-cache", *FEW)
 
 
+def test_requests_at_once_are_measured_together(tiny_bundle):
+    arguments = [str(tiny_bundle), "--prompt", "8", "--concurrency", "1,3", *FEW]
+    loads = json.loads(bench(*arguments, "--json"))
+    assert [load["concurrency"] for load in loads] == [1, 3]
+    assert all(load["tokens_per_second"] > 0 and load["first_token_seconds"] > 0 for load in loads)
+    assert "first token" in bench(*arguments)
+
+
 def test_a_prompt_longer_than_the_context_is_refused(tiny_bundle):
     done = CliRunner().invoke(main, ["bench", str(tiny_bundle), "--prompt", "250", "--tokens", "10"])
     assert done.exit_code == 1
