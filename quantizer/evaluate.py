@@ -52,7 +52,7 @@ class Model:
         self._bundle = bundle
         self._hidden, self._rows = str(cut.hidden.name), str(cut.head_input.name)
         self._body = Segment(body(graph, cut, 0, len(cut.borders) + 1), bundle.folder)
-        self._head = Segment(_with_log_softmax(head(graph, cut)), bundle.folder)
+        self._head = Segment(with_log_softmax(head(graph, cut)), bundle.folder)
 
     def hidden(self, ids: IntArray) -> Floats:
         """What the head reads, `[batch, sequence, H]`, for sequences `ids` `[batch, sequence]`."""
@@ -128,7 +128,8 @@ def _slices(count: int) -> Iterator[slice]:
     return (slice(start, start + _ROWS) for start in range(0, count, _ROWS))
 
 
-def _with_log_softmax(model: ir.Model) -> ir.Model:
+def with_log_softmax(model: ir.Model) -> ir.Model:
+    """The head with logits turned into log-probabilities."""
     node = ir.node("LogSoftmax", [model.graph.outputs[0]], {"axis": -1}, name="log_probabilities")
     node.outputs[0].name, node.outputs[0].type = "log_probabilities", model.graph.outputs[0].type
     model.graph.append(node)

@@ -1,21 +1,26 @@
 """What a run does to each matrix: the rearrangement that its neighbours absorb, its Gram matrix, how it is stored."""
 
-from collections.abc import Sequence
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 import onnx_ir as ir
 
+from runtime import strict_json
 from runtime.errors import QuantizationError
 
+from .budget import Measured, measure, spend
 from .calibrate import Grams
 from .fold import plan_folding
 from .matrix import Floats
 from .permute import plan_permutations
 from .rearrange import Rearrangements
 from .scheme import Choice, Recipe
+from .sensitivity import Sensitivity
 from .sites import Site
 from .structure import Structure
-from .weights_file import read_tensor
+from .weights_file import Layout, read_tensor
 
 _FOLDING = {4: 0.25, 8: 0.5}  # exponents that were best, by bits
 _EMBEDDING_SHARE = 0.1  # how much a tied table's rounding looks at the table itself rather than at the head's inputs
@@ -51,12 +56,31 @@ class Plan:
         if grams is not None and recipe.fold:
             plan_folding(structure, self.diagonal, self._exponent, self.changes)
 
+    @property
+    def fingerprint(self) -> str:
+        """Of all that measurements depend on: the recipe, less what it is to cost."""
+        free = replace(self.recipe, budget=None, exclude=(), polish=0)
+        return json.dumps(strict_json.encode(free), sort_keys=True)
+
     def diagonal(self, weight: str) -> Floats | None:
         """Mean squares of a matrix's inputs `[K]`, in the order planned so far and not scaled; None where unknown."""
         if self._grams is None or weight not in self._grams:
             return None
         squares, order = self._grams.diagonal(weight), self.changes.inputs(weight).order
         return squares if order is None else squares[order]
+
+    def measure(self, sensitivity: Sensitivity, site: Site, tensor: ir.TensorProtocol) -> Measured:
+        """What quantizing one matrix alone does to the model."""
+
+        def kl_with(weight: Floats) -> float:
+            original = self.changes.undo_matrix(site.weight, weight)
+            return sensitivity.kl({site.weight: np.ascontiguousarray(original.T if site.transposed else original)})
+
+        return measure(site, self.read(site, tensor), self.gram(site), kl_with)
+
+    def spend(self, measured: Mapping[str, Measured], budget: int, layout: Layout) -> None:
+        """Choose how each matrix is stored, within `budget` bytes of the whole file."""
+        self.choices.update(spend({site.weight: site for site in self.sites}, measured, budget, layout))
 
     def gram(self, site: Site) -> Floats | None:
         """The Gram matrix of a matrix's inputs as they will be; None where unknown."""

@@ -1,7 +1,6 @@
 """The whole flow: a bundle with float weights in, a bundle with packed weights out."""
 
 import shutil
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -13,21 +12,22 @@ from runtime.bundle import Bundle, new_bundle, open_bundle, write_manifest
 from runtime.errors import QuantizationError
 from runtime.manifest import Calibration, Manifest, Quantization, QuantizedTensor
 
-from .calibrate import Grams, IntArray, collect_grams
+from .calibration_text import Text, find_text
 from .float_copy import rearranged
+from .gate import Gate
 from .graphs import WEIGHTS_NAME, Graphs, load_graphs, save_graph
 from .method import quantize_matrix
 from .packing import packed_bytes
 from .plan import Plan
+from .preparation import prepare
+from .progress import Progress, silent
+from .quality import measure_quality
 from .rewrite import StoredMatrix, rewrite_graph
 from .scheme import Recipe
 from .selection import select_sites
 from .sites import Site, find_sites, merge_sites
 from .storing import scale_type, store_matrix
-from .structure import find_structure
 from .weights_file import WeightsWriter, read_tensor
-
-Progress = Callable[[str, int, int], None]
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,8 @@ def quantize(
     target: Path,
     recipe: Recipe,
     *,
-    chunks: IntArray | None = None,
+    text: Text | None = None,
+    gate: Gate | None = None,
     work: Path | None = None,
     overwrite: bool = False,
     progress: Progress | None = None,
@@ -69,41 +70,48 @@ def quantize(
         source: a bundle with float weights.
         target: the new bundle's folder.
         recipe: what to store, and how to choose it.
-        chunks: calibration text as token ids `[chunks, sequence]`, for a recipe that needs it.
+        text: calibration text in place of the one that the recipe names.
+        gate: a bound on the measured quality; the bundle is not written if it is missed.
         work: folder for calibration, which goes on there after a kill and is kept; by default one beside `target`,
             removed in the end.
         overwrite: replace a bundle that is already there.
         progress: is told what is being done, how much of it is done, and how much there is.
 
     Raises:
-        QuantizationError: the bundle is quantized already, a weight is not finite, a pattern matches nothing.
+        QuantizationError: the bundle is quantized already, a weight is not finite, a pattern matches nothing, the
+            budget is impossible, the gate is missed.
         BundleError: `source` cannot be read, or `target` is in the way.
     """
-    progress = progress or _silent
+    progress = progress or silent
     bundle = open_bundle(source)
     _require_unquantized(bundle)
     graphs = load_graphs(bundle)
-    found = [list(find_sites(m.graph, bundle.manifest.architecture.vocab_size)) for m in graphs.models.values()]
-    everything = merge_sites(found)
+    everything = merge_sites(
+        find_sites(m.graph, bundle.manifest.architecture.vocab_size) for m in graphs.models.values()
+    )
     sites = select_sites(everything, recipe.exclude)
-    default_work = target.parent / f".{target.name}.calibration"
+    default_work = target.parent / f".{target.name}.work"
     with new_bundle(target, overwrite=overwrite) as folder:
-        grams = _calibrate(bundle, recipe, chunks, work or default_work, progress)
-        prefill = graphs.models[bundle.manifest.graphs.prefill.file].graph
-        plan = Plan(recipe, sites, everything, find_structure(prefill), grams)
+        if text is None and (recipe.needs_text or gate):
+            text = find_text(bundle, recipe, work or default_work, progress)
+        plan = prepare(bundle, graphs, sites, everything, recipe, text, work or default_work, progress)
         outcomes = _write_graphs(bundle, graphs, plan, folder, progress)
         _copy_other_files(bundle, folder)
-        manifest = write_manifest(folder, _describe(bundle.manifest, graphs, recipe, grams, outcomes))
+        manifest = write_manifest(folder, _describe(bundle.manifest, graphs, plan, text, outcomes))
+        if text is not None:
+            manifest = _measure(bundle, folder, manifest, text, gate, progress)
     shutil.rmtree(default_work, ignore_errors=True)
     return Result(manifest, tuple(outcomes))
 
 
-def _calibrate(bundle: Bundle, recipe: Recipe, chunks: IntArray | None, work: Path, progress: Progress) -> Grams | None:
-    if not recipe.needs_text:
-        return None
-    if chunks is None or not chunks.size:
-        raise QuantizationError("this recipe needs calibration text, and there is none.")
-    return collect_grams(bundle, chunks, work, lambda s: progress("calibrating", s.layer, s.layers))
+def _measure(
+    bundle: Bundle, folder: Path, manifest: Manifest, text: Text, gate: Gate | None, progress: Progress
+) -> Manifest:
+    """Compare the new bundle with the old one on text that was held out, and write that into the manifest."""
+    quality = measure_quality(open_bundle(folder), bundle, text, progress)
+    if gate:
+        gate.check(quality)
+    return write_manifest(folder, replace(manifest, quality=quality))
 
 
 def _write_graphs(bundle: Bundle, graphs: Graphs, plan: Plan, folder: Path, progress: Progress) -> list[Outcome]:
@@ -153,16 +161,12 @@ def _copy_other_files(bundle: Bundle, folder: Path) -> None:
             shutil.copyfile(bundle.folder / name, folder / name)
 
 
-def _silent(doing: str, done: int, total: int) -> None:
-    """No progress is shown."""
-
-
-def _describe(
-    manifest: Manifest, graphs: Graphs, recipe: Recipe, grams: Grams | None, outcomes: list[Outcome]
-) -> Manifest:
+def _describe(manifest: Manifest, graphs: Graphs, plan: Plan, text: Text | None, outcomes: list[Outcome]) -> Manifest:
     tensors = tuple(outcome.tensor for outcome in outcomes if outcome.tensor)
-    calibration = Calibration(recipe.calibration, grams.tokens) if grams else Calibration("none", 0)
-    quantization = Quantization(strict_json.encode(recipe), calibration, tensors)
+    calibration = (
+        Calibration(text.name, text.chunks.size) if text and plan.recipe.needs_text else Calibration("none", 0)
+    )
+    quantization = Quantization(strict_json.encode(plan.recipe), calibration, tensors)
     operators = {_operator(node) for model in graphs.models.values() for node in model.graph}
     target = replace(manifest.target, operators=tuple(sorted(operators)))
     return replace(manifest, target=target, quantization=quantization, quality=None)

@@ -43,6 +43,12 @@ class Axis:
             array = (array * self.scale.reshape(shape)).astype(np.float32)
         return array
 
+    def undo(self, array: Floats, axis: int) -> Floats:
+        """The array that `apply` made this one from."""
+        if self.scale is not None:
+            array = Axis(scale=1 / self.scale).apply(array, axis)
+        return array if self.order is None else np.take(array, np.argsort(self.order), axis=axis)
+
     def apply_to_gram(self, gram: Floats) -> Floats:
         """The Gram matrix of inputs whose weights' columns change by this axis: the inputs are scaled back."""
         if self.order is not None:
@@ -79,6 +85,10 @@ class Rearrangements:
     def matrix(self, name: str, weight: Floats) -> Floats:
         """The changed matrix `[N, K]`."""
         return self.inputs(name).apply(self.outputs(name).apply(weight, 0), 1)
+
+    def undo_matrix(self, name: str, weight: Floats) -> Floats:
+        """The matrix `[N, K]` that `matrix` made this one from."""
+        return self.outputs(name).undo(self.inputs(name).undo(weight, 1), 0)
 
     def vector(self, name: str, values: Floats) -> Floats:
         """The changed gain or bias `[N]`."""

@@ -1,6 +1,7 @@
 """The table after a run: matrices of one kind in one line, with bits, bytes and error."""
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from .quantize import Outcome, Result
@@ -44,5 +45,14 @@ def _line(kind: str, stored: str, outcomes: list[Outcome]) -> Line:
 def _stored(outcome: Outcome) -> str:
     if outcome.tensor is None:
         return f"unchanged: {outcome.reason}"
+    more = f" +{outcome.tensor.outliers}" if outcome.tensor.outliers else ""
     grid = "symmetric" if outcome.tensor.symmetric else "asymmetric"
-    return f"int{outcome.tensor.bits} g{outcome.tensor.group_size} {grid}"
+    return f"int{outcome.tensor.bits} g{outcome.tensor.group_size} {grid}{more}"
+
+
+def columns(rows: list[tuple[str, ...]], left: set[int]) -> Iterator[str]:
+    """Rows as aligned text; the columns in `left` to the left, others to the right."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        cells = [c.ljust(w) if i in left else c.rjust(w) for i, (c, w) in enumerate(zip(row, widths, strict=True))]
+        yield "  ".join(cells).rstrip()

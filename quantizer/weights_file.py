@@ -1,5 +1,6 @@
 """weights.bin: read one tensor at a time, write one tensor at a time."""
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -33,6 +34,21 @@ class Placed:
         )
 
 
+@dataclass(frozen=True)
+class Layout:
+    """The file to be: its tensors in order, with the bytes of those that stay as they are."""
+
+    lengths: dict[str, int]
+
+    def size(self, replaced: Mapping[str, Sequence[int]]) -> int:
+        """Bytes of the file when some tensors are replaced by several of these lengths, alignment included."""
+        end = 0
+        for name, length in self.lengths.items():
+            for part in replaced.get(name, (length,)):
+                end += -end % _alignment(part) + part
+        return end
+
+
 class WeightsWriter:
     """Appends arrays to a new weights.bin; a name is written once, however many graphs use it."""
 
@@ -59,8 +75,7 @@ class WeightsWriter:
         return self.placed[name]
 
     def _align(self, length: int) -> int:
-        step = SMALL_ALIGNMENT if length < SMALL else ALIGNMENT
-        missing = -self._file.tell() % step
+        missing = -self._file.tell() % _alignment(length)
         self._write(bytes(missing))
         return self._file.tell()
 
@@ -69,6 +84,10 @@ class WeightsWriter:
             self._file.write(data)
         except OSError as error:
             raise QuantizationError(f"{self._path}: cannot be written ({error.strerror}).") from error
+
+
+def _alignment(length: int) -> int:
+    return SMALL_ALIGNMENT if length < SMALL else ALIGNMENT
 
 
 def read_tensor(tensor: ir.TensorProtocol) -> npt.NDArray[Any]:

@@ -12,6 +12,7 @@ from .errors import OnnxlmError
 COMMANDS: dict[str, tuple[str, str, str, str]] = {
     "export": ("exporter.cli", "export", "export", "Turn a checkpoint into a bundle: prefill and decode graphs."),
     "quantize": ("quantizer.cli", "quantize", "export", "Rewrite a bundle's weights to 4 or 8 bits."),
+    "eval": ("quantizer.eval_cli", "evaluate", "export", "Compare a quantized bundle with the one it was made from."),
     "run": ("runtime.commands.run", "run", "cpu", "Generate text, or chat in the terminal."),
     "bench": ("runtime.commands.bench", "bench", "cpu", "Measure prefill and decode speed, start-up and memory."),
     "inspect": (

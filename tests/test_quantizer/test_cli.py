@@ -34,3 +34,22 @@ def test_errors_are_one_line(tiny_bundle, tmp_path):
 
 def test_help_has_an_example():
     assert "onnxlm quantize smol -o smol-int4" in call("--help").stdout
+
+
+def test_eval_prints_figures_and_gates(tiny_bundle, tmp_path):
+    call(tiny_bundle, "-o", tmp_path / "q", "--bits", "8")
+    (tmp_path / "t.txt").write_text("some text to measure on, " * 30)
+    arguments = ["eval", tmp_path / "q", "--reference", tiny_bundle, "--text", tmp_path / "t.txt", "--context", "64"]
+    done = CliRunner().invoke(main, [*map(str, arguments), "--json"])
+    assert 0 < json.loads(done.stdout)["kl"] < 0.1
+    assert CliRunner().invoke(main, [*map(str, arguments), "--fail-if", "kl>1e-9"]).exit_code == 1
+
+
+def test_a_missed_gate_writes_nothing(tiny_bundle, tmp_path):
+    (tmp_path / "t.txt").write_text("some text to measure on, " * 30)
+    done = call(
+        tiny_bundle, "-o", tmp_path / "q", "--bits", "4", "--calibration", tmp_path / "t.txt", "--fail-if", "kl>1e-9"
+    )
+    assert done.exit_code == 1
+    assert "nothing was written" in done.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["t.txt"]

@@ -8,6 +8,7 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 
+from quantizer.calibration_text import split
 from quantizer.evaluate import Model, evaluate
 from quantizer.graphs import load_graphs
 from quantizer.quantize import quantize
@@ -177,24 +178,25 @@ def test_one_tensor_in_memory_at_a_time(tiny_bundle, tmp_path):
 
 
 GPTQ = Recipe(Choice(Scheme(4, 32), 32), TABLE, method="gptq", permute=True, fold=True, polish=1)
-TEXT = np.random.default_rng(2).integers(3, 320, (8, 64))
+CHUNKS = np.random.default_rng(2).integers(3, 320, (8, 64))
+TEXT = split("random", CHUNKS)
 
 
 @pytest.mark.parametrize("table", [Choice(Scheme(8, 32, True)), Choice(Scheme(4, 32, True), 32)])
 def test_gptq_loses_less_than_round_to_nearest(tiny_bundle, tmp_path, table):
-    quantize(tiny_bundle, tmp_path / "gptq", replace(GPTQ, table=table), chunks=TEXT)
+    quantize(tiny_bundle, tmp_path / "gptq", replace(GPTQ, table=table), text=TEXT)
     quantize(tiny_bundle, tmp_path / "rtn", replace(INT4, table=replace(table, outliers=0)))
     reference = Model(open_bundle(tiny_bundle))
-    ours, plain = (evaluate(Model(open_bundle(tmp_path / n)), reference, TEXT[:2]) for n in ("gptq", "rtn"))
+    ours, plain = (evaluate(Model(open_bundle(tmp_path / n)), reference, CHUNKS[:2]) for n in ("gptq", "rtn"))
     assert ours.kl < 0.5 * plain.kl
     manifest = open_bundle(tmp_path / "gptq").manifest
-    assert manifest.quantization.calibration.tokens == TEXT.size
+    assert manifest.quantization.calibration.tokens == TEXT.chunks.size
     assert {tensor.outliers for tensor in manifest.quantization.tensors} >= {32}
 
 
 def test_prefill_and_decode_agree_after_gptq(tiny_bundle, tmp_path):
     """One token at a time through decode.onnx gives what prefill.onnx gives."""
-    quantize(tiny_bundle, tmp_path / "q", replace(GPTQ, table=Choice(Scheme(4, 32, True), 32)), chunks=TEXT)
+    quantize(tiny_bundle, tmp_path / "q", replace(GPTQ, table=Choice(Scheme(4, 32, True), 32)), text=TEXT)
     expected = logits(tmp_path / "q", [5, 6, 7])
     session, cache = open_session(tmp_path / "q" / "decode.onnx"), {}
     for past, token in enumerate([5, 6, 7]):
@@ -207,9 +209,3 @@ def test_prefill_and_decode_agree_after_gptq(tiny_bundle, tmp_path):
         out = dict(zip(names, session.run(names, feeds), strict=True))
         cache = {name.replace("present", "past_key_values"): array for name, array in out.items()}
     np.testing.assert_allclose(out["logits"][0], expected, atol=0.05 * expected.std())
-
-
-def test_missing_text_is_an_error(tiny_bundle, tmp_path):
-    with pytest.raises(QuantizationError, match="calibration text"):
-        quantize(tiny_bundle, tmp_path / "q", GPTQ)
-    assert not (tmp_path / "q").exists()

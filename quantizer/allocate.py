@@ -1,0 +1,56 @@
+"""Spend a budget of bytes where they buy most: a knapsack over the ways to store each matrix."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from runtime.errors import QuantizationError
+
+from .scheme import Choice
+
+_BISECTIONS = 60
+_PRICES = (1e-20, 1e3)  # nats per byte: from all that is offered to nothing but the smallest
+
+
+@dataclass(frozen=True)
+class Option:
+    """One way to store one matrix: what it costs, and the KL divergence that it is predicted to add."""
+
+    choice: Choice
+    nbytes: int
+    damage: float
+
+
+def allocate(
+    options: Mapping[str, Sequence[Option]], budget: int, size: Callable[[Mapping[str, Option]], int]
+) -> dict[str, Option]:
+    """Choose an option for each matrix so that the summed damage is least within the budget.
+
+    Minimises Σ damage + λ · bytes for each matrix by itself, and bisects the price λ.
+
+    Args:
+        options: by weight name.
+        budget: bytes of the whole file.
+        size: bytes of the whole file under a choice, with everything that is not quantized.
+
+    Raises:
+        QuantizationError: the smallest choice is larger than the budget.
+    """
+    smallest = {name: min(ways, key=lambda way: way.nbytes) for name, ways in options.items()}
+    if size(smallest) > budget:
+        raise QuantizationError(
+            f"budget: {budget:,} bytes are too few; the smallest this bundle can become is {size(smallest):,} bytes. "
+            "Allow more bits per weight, or exclude fewer matrices."
+        )
+    best, low, high = smallest, *_PRICES
+    for _ in range(_BISECTIONS):
+        price = (low * high) ** 0.5
+        chosen = {name: _cheapest(ways, price) for name, ways in options.items()}
+        if size(chosen) <= budget:
+            best, high = chosen, price
+        else:
+            low = price
+    return best
+
+
+def _cheapest(ways: Sequence[Option], price: float) -> Option:
+    return min(ways, key=lambda way: (way.damage + price * way.nbytes, way.nbytes))

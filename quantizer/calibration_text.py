@@ -1,0 +1,164 @@
+"""Where token ids come from: a file of text, conversations or tokens, or the model itself."""
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from runtime.bundle import Bundle
+from runtime.errors import QuantizationError
+from runtime.text import Tokenizer
+
+from .progress import Progress
+from .scheme import Recipe
+
+IntArray = npt.NDArray[np.int64]
+CHUNK = 512
+_HELD_OUT = 4  # chunks that the result is measured on
+_FEW = 2048  # tokens below which a Gram matrix says little
+
+
+@dataclass(frozen=True)
+class Text:
+    """Token ids to calibrate on, and others to measure the result on.
+
+    Attributes:
+        name: where they come from: "self" or a file name.
+        chunks: `[chunks, sequence]`.
+        held_out: `[chunks, sequence]` to measure on, none of them in `chunks`.
+        measured_on: what `held_out` is called in the manifest.
+    """
+
+    name: str
+    chunks: IntArray
+    held_out: IntArray
+    measured_on: str
+
+
+def find_text(bundle: Bundle, recipe: Recipe, work: Path, progress: Progress) -> Text:
+    """The text that a recipe names, split for calibration and measurement. The model's own is kept in `work`.
+
+    Raises:
+        QuantizationError: the file cannot be used.
+    """
+    tokens = recipe.calibration_tokens + _HELD_OUT * CHUNK
+    if recipe.calibration != "self":
+        source = Path(recipe.calibration)
+        return split(source.name, read_chunks(source, bundle, tokens))
+    kept = work / f"self-{recipe.seed}-{tokens}.npy"
+    if not kept.is_file():
+        progress("writing calibration text", 0, 1)
+        work.mkdir(parents=True, exist_ok=True)
+        np.save(kept, write_own_text(bundle.folder, tokens, recipe.seed))
+    return split("self", np.load(kept))
+
+
+def split(name: str, chunks: IntArray) -> Text:
+    """Hold out a few chunks, spread over the text; one chunk alone is cut in two."""
+    called = f"held out of {name}"
+    if len(chunks) < 2:
+        half = chunks.shape[1] // 2
+        return Text(name, chunks[:, :half], chunks[:, half:], called)
+    held = np.unique(np.linspace(0, len(chunks) - 1, min(_HELD_OUT, len(chunks) // 2)).astype(int))
+    return Text(name, np.delete(chunks, held, axis=0), chunks[held], called)
+
+
+def read_chunks(source: Path, bundle: Bundle, tokens: int, length: int = CHUNK) -> IntArray:
+    """Token ids `[chunks, length]` of a file, at most `tokens` of them, taken evenly from all of it.
+
+    Args:
+        source: `.txt` (any text), `.jsonl` (a "text" or "messages" in each line) or `.npy` (token ids).
+        bundle: whose tokenizer and chat template are used.
+        tokens: most tokens to use.
+        length: of a chunk; shorter than the model's context.
+
+    Raises:
+        QuantizationError: the file cannot be read, is empty, or its tokens are not this model's.
+    """
+    ids = _read_ids(source, bundle)
+    if len(ids) < 2:
+        raise QuantizationError(f"{source}: no text in it. Give at least {_FEW:,} tokens, better 16,000.")
+    vocabulary = bundle.manifest.architecture.vocab_size
+    if ids.min() < 0 or ids.max() >= vocabulary:
+        raise QuantizationError(
+            f"{source}: token id {ids.max()} is outside this model's vocabulary of {vocabulary}; "
+            "the tokens were made by another model's tokenizer."
+        )
+    length = min(length, len(ids))
+    chunks = ids[: len(ids) // length * length].reshape(-1, length)
+    wanted = max(1, min(len(chunks), tokens // length))
+    chosen: IntArray = chunks[np.linspace(0, len(chunks) - 1, wanted).astype(int)]
+    return chosen
+
+
+def too_little(chunks: IntArray) -> str | None:
+    """A warning if there is too little text for reliable Gram matrices."""
+    if chunks.size >= _FEW:
+        return None
+    return (
+        f"only {chunks.size:,} tokens of calibration text: the result may be worse than without. Give {_FEW:,} or more."
+    )
+
+
+def write_own_text(folder: Path, tokens: int, seed: int, length: int = CHUNK) -> IntArray:
+    """Token ids `[chunks, length]` that the model samples at temperature 1, each chunk from a random first token."""
+    from runtime import LLM, SamplingParams
+
+    count = max(1, tokens // length)
+    rng = np.random.default_rng(seed)
+    with LLM(folder, provider="cpu") as llm:
+        architecture = llm.model.bundle.manifest.architecture
+        length = min(length, architecture.context_length)
+        first = [int(token) for token in _ordinary(llm.model.bundle, rng, count)]
+        settings: dict[str, Any] = {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0}
+        params = SamplingParams(max_tokens=length - 1, ignore_eos=True, repetition_penalty=1.0, seed=seed, **settings)
+        answers = llm.generate([[token] for token in first], params)
+    return np.array([[t, *a.token_ids] for t, a in zip(first, answers, strict=True)], np.int64)
+
+
+def _ordinary(bundle: Bundle, rng: np.random.Generator, count: int) -> IntArray:
+    """Different random tokens, none of them special."""
+    manifest = bundle.manifest
+    candidates = np.setdiff1d(np.arange(manifest.architecture.vocab_size), manifest.tokens.special)
+    return rng.choice(candidates, count, replace=count > len(candidates))
+
+
+def _read_ids(source: Path, bundle: Bundle) -> IntArray:
+    try:
+        if source.suffix == ".npy":
+            return _integers(np.load(source, allow_pickle=False), source)
+        tokenizer = Tokenizer(bundle.path("tokenizer.json"), bundle.manifest.tokens.special)
+        text = source.read_text(encoding="utf-8")
+    except (OSError, ValueError) as error:
+        raise QuantizationError(f"{source}: cannot be read as text or tokens ({error}).") from error
+    if source.suffix != ".jsonl":
+        return np.array(tokenizer.encode(text, add_special_tokens=False), np.int64)
+    parts = [tokenizer.encode(part, add_special_tokens=False) for part in _documents(source, text, bundle, tokenizer)]
+    return np.array([token for part in parts for token in part], np.int64)
+
+
+def _integers(array: npt.NDArray[Any], source: Path) -> IntArray:
+    if not np.issubdtype(array.dtype, np.integer):
+        raise QuantizationError(f"{source}: holds {array.dtype} instead of token ids.")
+    return array.astype(np.int64).reshape(-1)
+
+
+def _documents(source: Path, text: str, bundle: Bundle, tokenizer: Tokenizer) -> Iterator[str]:
+    """The text of each line of a .jsonl file; conversations through the chat template."""
+    from runtime.chat import ChatTemplate
+
+    for number, line in enumerate(filter(str.strip, text.splitlines()), start=1):
+        try:
+            entry = json.loads(line)
+        except ValueError as error:
+            raise QuantizationError(f"{source}: line {number} is not JSON ({error}).") from error
+        if isinstance(entry, dict) and isinstance(entry.get("text"), str):
+            yield entry["text"]
+        elif isinstance(entry, dict) and isinstance(entry.get("messages"), list):
+            yield ChatTemplate.open(bundle, tokenizer).render(entry["messages"], add_generation_prompt=False)
+        else:
+            raise QuantizationError(f'{source}: line {number} has neither a "text" nor "messages".')

@@ -1,0 +1,53 @@
+"""`onnxlm eval`."""
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+
+import click
+
+from runtime.errors import QuantizationError
+
+_PATH = click.Path(path_type=Path)
+
+
+@click.command("eval")
+@click.argument("folder", type=_PATH)
+@click.option("--reference", required=True, type=_PATH, help="The bundle it was made from.")
+@click.option("--text", required=True, type=_PATH, help="Text: .txt, .jsonl, or .npy of token ids.")
+@click.option("--tokens", default=8192, show_default=True, type=click.IntRange(min=2), help="Most tokens to compare.")
+@click.option("--context", default=512, show_default=True, type=click.IntRange(min=2), help="Tokens of each chunk.")
+@click.option("--fail-if", metavar="CONDITION", help="Exit with an error if so: 'kl>0.06', 'top1<0.9'.")
+@click.option("--json", "as_json", is_flag=True, help="Print the figures as JSON.")
+def evaluate(
+    folder: Path, reference: Path, text: Path, tokens: int, context: int, fail_if: str | None, as_json: bool
+) -> None:
+    """Compare the bundle FOLDER with its reference: KL divergence, agreement and perplexity on a text.
+
+    \b
+    Example:
+      onnxlm eval smol-int4 --reference smol --text book.txt
+    """
+    from runtime.bundle import open_bundle
+
+    from .calibration_text import Text, read_chunks
+    from .gate import parse_gate
+    from .progress_bar import progress_bar
+    from .quality import measure_quality
+
+    gate = parse_gate(fail_if) if fail_if else None
+    ours, theirs = open_bundle(folder), open_bundle(reference)
+    if ours.manifest.architecture.vocab_size != theirs.manifest.architecture.vocab_size:
+        raise QuantizationError(f"{folder} and {reference} have different vocabularies: they are not the same model.")
+    chunks = read_chunks(text, theirs, tokens, context)
+    with progress_bar("evaluating") as progress:
+        quality = measure_quality(ours, theirs, Text(text.name, chunks[:0], chunks, text.name), progress)
+    if as_json:
+        click.echo(json.dumps(asdict(quality), indent=1))
+    else:
+        click.echo(f"KL divergence   {quality.kl:.5f} nats per token, 99 % of tokens below {quality.kl_p99:.4f}")
+        click.echo(f"top-1 agreement {quality.top1:.2%}")
+        click.echo(f"perplexity      {quality.perplexity:.4f}, reference {quality.reference_perplexity:.4f}")
+        click.echo(f"text            {quality.text}, {quality.tokens:,} tokens in chunks of {chunks.shape[1]}")
+    if gate:
+        gate.check(quality)

@@ -1,0 +1,72 @@
+"""What is learned from text before the first code is chosen: Gram matrices, and where a budget is spent best."""
+
+import logging
+from collections.abc import Sequence
+from pathlib import Path
+
+from runtime.bundle import Bundle
+
+from .calibrate import Grams, IntArray, collect_grams
+from .calibration_text import Text, too_little
+from .graphs import Graphs
+from .measurement_log import MeasurementLog
+from .plan import Plan
+from .progress import Progress
+from .scheme import Recipe
+from .sensitivity import Sensitivity, sample
+from .sites import Site
+from .structure import find_structure
+from .weights_file import Layout
+
+_LOGGER = logging.getLogger("onnxlm.quantizer")
+
+
+def prepare(
+    bundle: Bundle,
+    graphs: Graphs,
+    sites: Sequence[Site],
+    everything: Sequence[Site],
+    recipe: Recipe,
+    text: Text | None,
+    work: Path,
+    progress: Progress,
+) -> Plan:
+    """The plan of a run; with text where the recipe needs it, and then with all that can be measured on it.
+
+    Args:
+        bundle: float weights.
+        graphs: its graphs.
+        sites: the matrices to quantize.
+        everything: these and the excluded ones.
+        recipe: what was asked for.
+        text: to calibrate on.
+        work: where an interrupted calibration goes on.
+        progress: is told of each layer and matrix.
+    """
+    structure = find_structure(graphs.models[bundle.manifest.graphs.prefill.file].graph)
+    if not recipe.needs_text:
+        return Plan(recipe, sites, everything, structure, None)
+    assert text is not None
+    if warning := too_little(text.chunks):
+        _LOGGER.warning(warning)
+    grams: Grams = collect_grams(bundle, text.chunks, work, lambda s: progress("calibrating", s.layer, s.layers))
+    plan = Plan(recipe, sites, everything, structure, grams)
+    if recipe.budget is not None:
+        _spend_budget(bundle, graphs, plan, recipe.budget, text.chunks, work, progress)
+    return plan
+
+
+def _spend_budget(
+    bundle: Bundle, graphs: Graphs, plan: Plan, budget: float, chunks: IntArray, work: Path, progress: Progress
+) -> None:
+    """Measure every matrix alone, then choose how each is stored."""
+    tensors = graphs.initializers()
+    log = MeasurementLog(work / "sensitivity.json", plan.fingerprint)
+    sensitivity = None
+    for done, site in enumerate(plan.sites):
+        progress(f"measuring {site.name}", done, len(plan.sites))
+        if site.weight not in log.measured:
+            sensitivity = sensitivity or Sensitivity(bundle, sample(chunks))
+            log.add(site.weight, plan.measure(sensitivity, site, tensors[site.weight]))
+    nbytes = int(budget * bundle.manifest.architecture.parameters / 8)
+    plan.spend(log.measured, nbytes, Layout({name: tensor.nbytes for name, tensor in tensors.items()}))

@@ -1,0 +1,31 @@
+"""The figures that a bundle carries: measured on text that calibration has not seen."""
+
+from runtime.bundle import Bundle
+from runtime.manifest import Quality
+from runtime.session import onnxruntime
+
+from .calibration_text import Text
+from .evaluate import Model, evaluate
+from .progress import Progress
+
+
+def measure_quality(bundle: Bundle, reference: Bundle, text: Text, progress: Progress) -> Quality:
+    """Compare `bundle` with the unquantized `reference` on the held-out part of `text`."""
+    done = 0
+
+    def count(tokens: int) -> None:
+        nonlocal done
+        done += tokens
+        progress("evaluating", done, text.held_out.size)
+
+    scores = evaluate(Model(bundle), Model(reference), text.held_out, count)
+    return Quality(
+        kl=scores.kl,
+        kl_p99=scores.kl_p99,
+        top1=scores.top1,
+        perplexity=scores.perplexity,
+        reference_perplexity=scores.reference_perplexity,
+        text=text.measured_on,
+        tokens=scores.tokens,
+        onnxruntime=str(onnxruntime().__version__),
+    )

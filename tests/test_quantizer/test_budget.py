@@ -1,0 +1,92 @@
+"""Sensitivity and the knapsack."""
+
+import numpy as np
+import pytest
+
+from quantizer.allocate import Option, allocate
+from quantizer.calibration_text import split
+from quantizer.evaluate import Model, evaluate
+from quantizer.graphs import load_graphs
+from quantizer.presets import make_recipe
+from quantizer.quantize import quantize
+from quantizer.scheme import Choice, Scheme
+from quantizer.sensitivity import Sensitivity
+from quantizer.weights_file import Layout, WeightsWriter, read_tensor
+from runtime.bundle import open_bundle
+from runtime.errors import QuantizationError
+
+CHUNKS = np.random.default_rng(3).integers(3, 320, (6, 48))
+FOUR, EIGHT = Choice(Scheme(4)), Choice(Scheme(8))
+
+
+def options(**damage):
+    return {name: [Option(FOUR, 100, value), Option(EIGHT, 200, value / 100)] for name, value in damage.items()}
+
+
+def total(chosen):
+    return sum(option.nbytes for option in chosen.values())
+
+
+def test_the_budget_goes_where_it_helps_most():
+    chosen = allocate(options(a=0.1, b=5.0, c=1.0), 500, total)
+    assert {name: option.choice.scheme.bits for name, option in chosen.items()} == {"a": 4, "b": 8, "c": 8}
+    assert total(allocate(options(a=1.0, b=1.0), 10**6, total)) == 400
+
+
+def test_an_impossible_budget_says_what_is_possible():
+    with pytest.raises(QuantizationError, match="smallest this bundle can become is 200 bytes"):
+        allocate(options(a=1.0, b=1.0), 199, total)
+
+
+def test_sensitivity_is_the_divergence_of_the_model(tiny_bundle):
+    bundle = open_bundle(tiny_bundle)
+    sensitivity = Sensitivity(bundle, CHUNKS[:2])
+    name = "model.layers.1.mlp.down_proj.weight"
+    weight = read_tensor(load_graphs(bundle).initializers()[name])
+    assert sensitivity.kl({name: weight}) == pytest.approx(0, abs=1e-7)
+    assert sensitivity.kl({name: weight * 0.5}) > 10 * sensitivity.kl({name: weight * 0.95}) > 0
+
+
+def test_a_tied_table_is_replaced_at_both_ends(tiny_bundle):
+    bundle = open_bundle(tiny_bundle)
+    name = "model.embed_tokens.weight"
+    table = read_tensor(load_graphs(bundle).initializers()[name])
+    # Embeddings are normed before they are read: doubling the table doubles the logits, and hardly anything else.
+    kl = Sensitivity(bundle, CHUNKS[:1]).kl({name: np.ascontiguousarray(table[:, ::-1])})
+    assert kl > 0.01
+
+
+def test_layout_is_what_the_writer_writes(tmp_path):
+    lengths = {"a": 100, "b": 70_000, "c": 10}
+    with WeightsWriter(tmp_path / "w.bin") as writer:
+        for name, length in {"a": 100, "b1": 5, "b2": 66_000, "c": 10}.items():
+            writer.add(name, np.zeros(length, np.uint8))
+    assert Layout(lengths).size({"b": [5, 66_000]}) == (tmp_path / "w.bin").stat().st_size
+
+
+def test_a_budget_is_kept_and_used(tiny_bundle, tmp_path):
+    text = split("random", CHUNKS)
+    sizes, kls = [], []
+    reference = Model(open_bundle(tiny_bundle))
+    for bits in (8.6, 10.5):
+        result = quantize(tiny_bundle, tmp_path / f"q{bits}", make_recipe(budget=bits), text=text)
+        sizes.append(result.bits_per_weight)
+        kls.append(evaluate(Model(open_bundle(tmp_path / f"q{bits}")), reference, CHUNKS[:2]).kl)
+        assert bits - 1 < result.bits_per_weight <= bits
+        assert result.manifest.quality is not None
+    assert kls[1] < kls[0]
+
+
+def test_work_is_resumed_and_the_file_is_the_same(tiny_bundle, tmp_path):
+    text, recipe = split("random", CHUNKS), make_recipe(budget=9.0)
+    doing = []
+    for name in ("one", "two"):
+        seen: list[str] = []
+        quantize(
+            tiny_bundle, tmp_path / name, recipe, text=text, work=tmp_path / "work",
+            progress=lambda what, done, total, seen=seen: seen.append(what),
+        )  # fmt: skip
+        doing.append(seen)
+    assert doing[0].count("calibrating") == 2
+    assert doing[1].count("calibrating") == 0
+    assert (tmp_path / "one" / "weights.bin").read_bytes() == (tmp_path / "two" / "weights.bin").read_bytes()

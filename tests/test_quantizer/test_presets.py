@@ -1,0 +1,77 @@
+"""Options to recipes: presets, files, and combinations that contradict each other."""
+
+import json
+
+import pytest
+
+from quantizer.gate import parse_gate
+from quantizer.presets import PRESETS, Storage, make_recipe, read_recipe
+from quantizer.scheme import Choice, Scheme
+from runtime.errors import QuantizationError
+from runtime.manifest import Quality
+
+
+def test_nothing_said_is_the_balanced_preset():
+    assert make_recipe() == PRESETS["balanced"]
+    assert make_recipe(budget=4.8, seed=3).budget == 4.8
+
+
+def test_storage_is_taken_at_its_word_and_needs_no_text():
+    recipe = make_recipe(storage=Storage(bits=8, group_size=64))
+    assert recipe.linear == Choice(Scheme(8, 64))
+    assert (recipe.budget, recipe.needs_text) == (None, False)
+    assert make_recipe(method="gptq", storage=Storage(bits=4, outliers=32)).linear.outliers == 32
+
+
+@pytest.mark.parametrize(
+    ("choices", "message"),
+    [
+        ({"preset": "fast", "method": "gptq"}, "leave out one"),
+        ({"budget": 5.0, "storage": Storage(bits=4)}, "budget chooses bits"),
+        ({"preset": "small", "storage": Storage(group_size=64)}, "budget chooses bits"),
+        ({"storage": Storage(outliers=32)}, "use method gptq"),
+        ({"method": "gptq", "storage": Storage(outliers=7)}, "multiple of the group size"),
+        ({"budget": 0.5}, "choose a number"),
+    ],
+)
+def test_contradictions_are_errors(choices, message):
+    with pytest.raises(QuantizationError, match=message):
+        make_recipe(**choices)
+
+
+def test_recipe_file(tmp_path):
+    path = tmp_path / "recipe.toml"
+    path.write_text(
+        'method = "gptq"\npermute = true\nbudget = 4.8\n'
+        "[linear]\nscheme = {bits = 4, group_size = 64}\n[table]\nscheme = {bits = 8, symmetric = true}\n"
+    )
+    recipe = read_recipe(path)
+    assert recipe.linear.scheme == Scheme(4, 64)
+    assert (recipe.budget, recipe.permute) == (4.8, True)
+    path.write_text(path.read_text() + "colour = 1\n")
+    with pytest.raises(QuantizationError, match="colour"):
+        read_recipe(path)
+
+
+QUALITY = Quality(0.05, 0.4, 0.88, 12.0, 11.5, "text", 100, "1.32.0")
+
+
+def test_gates():
+    parse_gate("kl > 0.06").check(QUALITY)
+    parse_gate("top1<0.8").check(QUALITY)
+    with pytest.raises(QuantizationError, match=r"kl is 0\.05, above 0\.04; nothing was written"):
+        parse_gate("kl>0.04").check(QUALITY)
+
+
+@pytest.mark.parametrize("text", ["", "kl", "kl>", "kl>x", "speed<3", "kl=0.1", "kl>nan", "kl>1e"])
+def test_wrong_gates_say_what_is_right(text):
+    with pytest.raises(QuantizationError, match="kl>0.06"):
+        parse_gate(text)
+
+
+def test_presets_survive_json():
+    from quantizer.scheme import Recipe
+    from runtime import strict_json
+
+    for recipe in PRESETS.values():
+        assert strict_json.decode(Recipe, json.loads(json.dumps(strict_json.encode(recipe)))) == recipe
