@@ -18,7 +18,8 @@ from runtime.session import open_session
 def int4_bundle(tiny_bundle, tmp_path_factory) -> Path:
     """The tiny model in 4 bits, written by the command itself."""
     target = tmp_path_factory.mktemp("int4") / "bundle"
-    done = CliRunner().invoke(main, ["quantize", str(tiny_bundle), "-o", str(target), "--group-size", "32"])
+    choices = ["--bits", "4", "--group-size", "32", "--asymmetric"]
+    done = CliRunner().invoke(main, ["quantize", str(tiny_bundle), "-o", str(target), *choices])
     assert done.exit_code == 0, done.output
     return target
 
