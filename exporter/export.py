@@ -77,11 +77,11 @@ def export(
 
     options, progress, started = options or ExportOptions(), progress or _silent, time.monotonic()
     checkpoint = open_checkpoint(source)
-    family, decoder = describe_decoder(checkpoint.config, options.ignore_keys)
-    decoder, tensors = tie_head(decoder, checkpoint.tensors)
+    decoder, table = describe_decoder(checkpoint.config, options.ignore_keys)
+    decoder, tensors = tie_head(decoder, table, checkpoint.tensors)
     target = _target(options)
     models = {role: build_graph(decoder, target, role) for role in ("prefill", "decode")}
-    weights = plan_weights(models["prefill"].graph, family.weights, tensors)
+    weights = plan_weights(models["prefill"].graph, decoder, table, tensors)
     with new_bundle(output, overwrite=options.overwrite) as folder:
         _write_files(folder, checkpoint, models, weights, progress)
         manifest = _manifest(checkpoint, decoder, target, weights, models)

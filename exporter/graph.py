@@ -1,6 +1,7 @@
 """One decoder description to an ONNX graph: the only file that knows onnxscript's GraphBuilder."""
 
 import ast
+import itertools
 from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
@@ -93,10 +94,17 @@ def _name_nodes(graph: "ir.Graph") -> None:
     for node in graph:
         own = "" if "_node_" in (node.name or "") else (node.name or "")
         name = ".".join(part for part in (_scope(node), own) if part)
-        node.name = f"{name}.{node.op_type}" if name in taken else name
+        node.name = _unique(name or node.op_type, node.op_type, taken)
         taken.add(node.name)
         node.metadata_props.clear()
         _name_outputs(node)
+
+
+def _unique(name: str, op_type: str, taken: set[str]) -> str:
+    if name not in taken:
+        return name
+    numbered = (f"{name}.{op_type}_{number}" for number in itertools.count(2))
+    return next(candidate for candidate in numbered if candidate not in taken)
 
 
 def _name_outputs(node: "ir.Node") -> None:

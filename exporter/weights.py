@@ -1,7 +1,7 @@
 """From checkpoint tensors to weights.bin, one tensor in memory at a time."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,23 +14,31 @@ if TYPE_CHECKING:
     import onnx_ir as ir
 
     from models.blocks.parameter import Plan
+    from models.description import Decoder
+    from models.sources import Table
 
     from .checkpoint import TensorSource
 
 WEIGHTS_FILE = "weights.bin"
 ALIGNMENT = 4096  # a page: ONNX Runtime maps each tensor without copying
-_TRANSPOSE_BLOCK = 512
+_BLOCK = 512  # rows
 
 
 @dataclass(frozen=True)
 class Weight:
-    """One initializer to be: its graph shape and type, its plan, and the checkpoint tensors it is stacked from."""
+    """One initializer to be: its graph shape and type, its plan, and the checkpoint tensors it is stacked from.
+
+    `order`: row j of the stack is row order[j] as stored; `stored` and `each_head` as in models.sources.Source.
+    """
 
     name: str
     shape: tuple[int, ...]
     dtype: Any  # onnx_ir.DataType
     plan: "Plan"
     sources: tuple["TensorSource", ...]
+    stored: str = "out_in"
+    order: npt.NDArray[np.int64] | None = None
+    each_head: bool = False
 
     @property
     def nbytes(self) -> int:
@@ -47,27 +55,21 @@ class Place:
 
 
 def plan_weights(
-    graph: "ir.Graph", table: Mapping[str, tuple[str, ...]], tensors: Mapping[str, "TensorSource"]
+    graph: "ir.Graph", decoder: "Decoder", table: "Table", tensors: Mapping[str, "TensorSource"]
 ) -> list[Weight]:
     """Match the graph's initializers with the checkpoint, before any weight is read.
 
     Args:
         graph: a graph whose initializers have plans and no data.
+        decoder: what the graph was built from.
         table: the family's table from initializers to checkpoint tensors.
         tensors: the checkpoint's.
 
     Raises:
         CheckpointError: a tensor is missing, has another shape than the config says, or is used by nobody.
     """
-    from models.blocks.parameter import PLAN
-
-    weights = []
-    for value in graph.initializers.values():
-        if value.const_value is None and value.name is not None and value.shape is not None:
-            plan = value.meta[PLAN]
-            sources = () if plan.computed is not None else _find(value.name, table, tensors)
-            shape = tuple(int(size) for size in value.shape.numpy())
-            weights.append(Weight(value.name, shape, value.dtype, plan, sources))
+    planned = [value for value in graph.initializers.values() if value.const_value is None]
+    weights = [_plan(value, decoder, table, tensors) for value in planned]
     for weight in weights:
         _check_shapes(weight)
     _check_all_used(weights, tensors)
@@ -100,35 +102,54 @@ def attach_weights(graph: "ir.Graph", places: Mapping[str, Place], folder: Path)
             )
 
 
-def _find(
-    name: str, table: Mapping[str, tuple[str, ...]], tensors: Mapping[str, "TensorSource"]
-) -> tuple["TensorSource", ...]:
-    parts = name.split(".")
-    layer = next((part for part in parts if part.isdecimal()), "")
-    pattern = ".".join("{i}" if part.isdecimal() else part for part in parts)
-    wanted = [source.replace("{i}", layer) for source in table[pattern]]
-    missing = [source for source in wanted if source not in tensors]
+def _plan(value: "ir.Value", decoder: "Decoder", table: "Table", tensors: Mapping[str, "TensorSource"]) -> Weight:
+    from models.blocks.parameter import PLAN
+
+    assert value.name is not None
+    assert value.shape is not None
+    plan: Plan = value.meta[PLAN]
+    weight = Weight(value.name, tuple(int(size) for size in value.shape.numpy()), value.dtype, plan, ())
+    if plan.computed is not None:
+        return weight
+    numbers = [part for part in value.name.split(".") if part.isdecimal()]
+    pattern = ".".join("{i}" if part.isdecimal() else part for part in value.name.split("."))
+    source = table[pattern]
+    names = [name.replace("{i}", numbers[0]) if numbers else name for name in source.tensors]
+    if source.each_head:
+        names = [names[0].replace("{head}", str(head)) for head in range(weight.shape[0])]
+    missing = [name for name in names if name not in tensors]
     if missing:
         raise CheckpointError(
-            f"the checkpoint has no tensor {missing[0]!r}, which {name} is made of. "
+            f"the checkpoint has no tensor {missing[0]!r}, which {value.name} is made of. "
             f"A shard may be missing, or config.json may describe another model."
         )
-    return tuple(tensors[source] for source in wanted)
+    order = source.order(decoder.layers[int(numbers[0])].attention) if source.order else None
+    return replace(
+        weight,
+        sources=tuple(tensors[name] for name in names),
+        stored=source.stored,
+        order=order,
+        each_head=source.each_head,
+    )
 
 
 def _check_shapes(weight: Weight) -> None:
     if weight.plan.computed is not None:
         return
     stacked = _unplanned_shape(weight)
-    rows = sum(source.shape[0] if source.shape else 0 for source in weight.sources)
-    fits = rows == stacked[0] and all(
-        len(s.shape) == len(stacked) and s.shape[1:] == stacked[1:] for s in weight.sources
-    )
-    if not fits:
+    shapes = [_as_out_in(weight, source.shape) for source in weight.sources]
+    rows = sum(shape[0] if shape else 0 for shape in shapes)
+    if rows != stacked[0] or any(len(shape) != len(stacked) or shape[1:] != stacked[1:] for shape in shapes):
         found = ", ".join(f"{source.name} {list(source.shape)}" for source in weight.sources)
         raise CheckpointError(
             f"{weight.name} needs {list(stacked)} in all, by config.json, but the checkpoint has {found}."
         )
+
+
+def _as_out_in(weight: Weight, shape: tuple[int, ...]) -> tuple[int, ...]:
+    if weight.each_head:
+        return (1, *shape)
+    return shape[::-1] if weight.stored == "in_out" and len(shape) == 2 else shape
 
 
 def _unplanned_shape(weight: Weight) -> tuple[int, ...]:
@@ -154,36 +175,52 @@ def _load(weight: Weight) -> npt.NDArray[Any]:
     plan = weight.plan
     if plan.computed is not None:
         return _cast(plan.computed, weight)
-    wide = weight.shape[::-1] if plan.transposed and len(weight.shape) == 2 else weight.shape
-    result = np.zeros(weight.shape, _numpy_type(weight))
+    result = np.zeros(weight.shape, weight.dtype.numpy())
     canvas = result.T if plan.transposed else result  # a view in the checkpoint's orientation
+    rows = _target_rows(weight)
     first = 0
     for source in weight.sources:
-        values = _cast(source.read(), weight)
-        _place(canvas, values, first, plan)
+        values = source.read().reshape(_as_out_in(weight, source.shape)) if weight.each_head else source.read()
+        values = values.T if weight.stored == "in_out" else values
+        _place(canvas, values, rows[first : first + len(values)], weight)
         first += len(values)
-    assert canvas.shape == wide
     return result
 
 
-def _place(canvas: npt.NDArray[Any], values: npt.NDArray[Any], first: int, plan: "Plan") -> None:
-    """Copy rows `first…` block by block: a whole transposed copy would miss the cache at every element."""
-    for start in range(0, len(values), _TRANSPOSE_BLOCK):
-        block = values[start : start + _TRANSPOSE_BLOCK]
-        span = slice(first + start, first + start + len(block))
-        rows = span if plan.rows is None else plan.rows[span]
+def _target_rows(weight: Weight) -> npt.NDArray[np.int64]:
+    """Row of the graph's matrix for each row of the stack, as stored."""
+    count = sum(_as_out_in(weight, source.shape)[0] for source in weight.sources)
+    rows = np.arange(count) if weight.plan.rows is None else weight.plan.rows
+    if weight.order is None:
+        return rows
+    ordered = np.empty_like(rows)
+    ordered[weight.order] = rows
+    return ordered
+
+
+def _place(canvas: npt.NDArray[Any], values: npt.NDArray[Any], rows: npt.NDArray[np.int64], weight: Weight) -> None:
+    """Copy block by block: a transposed copy of a whole matrix would miss the cache at every element."""
+    plan = weight.plan
+    for start in range(0, len(values), _BLOCK):
+        block = values[start : start + _BLOCK]
+        if plan.scale != 1 or plan.offset != 0:
+            block = block * np.float32(plan.scale) + np.float32(plan.offset)
+        block, target = _cast(block, weight), _compact(rows[start : start + _BLOCK])
         if plan.columns is None:
-            canvas[rows] = block
+            canvas[target] = block
         else:
-            canvas[np.arange(len(canvas))[rows][:, None], plan.columns] = block
+            canvas[rows[start : start + _BLOCK][:, None], plan.columns] = block
 
 
-def _numpy_type(weight: Weight) -> Any:
-    return weight.dtype.numpy()
+def _compact(rows: npt.NDArray[np.int64]) -> Any:
+    """The rows as a slice where they follow each other, which copies several times as fast."""
+    first, last = int(rows[0]), int(rows[-1])
+    consecutive = last - first == len(rows) - 1 and bool((np.diff(rows) == 1).all())
+    return slice(first, last + 1) if consecutive else rows
 
 
 def _cast(values: npt.NDArray[np.float32], weight: Weight) -> npt.NDArray[Any]:
-    kind = _numpy_type(weight)
+    kind = weight.dtype.numpy()
     if kind == np.float32:
         return values
     largest = float(np.abs(values).max(initial=0))

@@ -11,18 +11,23 @@ _MISSING = object()
 # Keys without influence on the logits of a causal forward pass: bookkeeping, training and generation settings.
 IRRELEVANT = frozenset(
     """
-    _attn_implementation _commit_hash _name_or_path add_cross_attention architectures attention_dropout
-    attn_implementation auto_map bad_words_ids begin_suppress_tokens bos_token_id chunk_size_feed_forward
-    cross_attention_hidden_size decoder_start_token_id diversity_penalty do_sample dtype early_stopping embd_pdrop
-    encoder_no_repeat_ngram_size eos_token_id exponential_decay_length_penalty finetuning_task forced_bos_token_id
-    forced_eos_token_id hidden_dropout id2label initializer_range is_decoder is_encoder_decoder is_llama_config
-    label2id length_penalty max_length max_sequence_length max_window_layers min_length model_type
-    no_repeat_ngram_size num_beam_groups num_beams num_return_sequences output_attentions output_hidden_states
-    output_scores pad_token_id prefix pretraining_tp problem_type pruned_heads remove_invalid_values
-    repetition_penalty resid_pdrop return_dict return_dict_in_generate rope_interleaved sep_token_id suppress_tokens
-    task_specific_params temperature tf_legacy_loss tie_encoder_decoder tokenizer_class top_k top_p torch_dtype
-    torchscript transformers.js_config transformers_version typical_p unk_token_id unsloth_fixed unsloth_version
-    use_bfloat16 use_cache vocab_size_original
+    _attn_implementation _commit_hash _name_or_path activation_dropout add_cross_attention architectures
+    attention_dropout attention_probs_dropout_prob attention_softmax_in_fp32 attn_implementation attn_pdrop auto_map
+    bad_words_ids begin_suppress_tokens bos_token_id chunk_size_feed_forward classifier_dropout
+    cross_attention_hidden_size decoder_start_token_id diversity_penalty do_sample dropout dtype early_stopping
+    emb_pdrop embd_pdrop embed_dropout embedding_dropout encoder_no_repeat_ngram_size eos_token_id
+    exponential_decay_length_penalty finetuning_task forced_bos_token_id forced_eos_token_id gradient_checkpointing
+    hidden_dropout id2label init_std initializer_range is_decoder is_encoder_decoder is_llama_config label2id
+    layerdrop length_penalty masked_softmax_fusion max_length max_sequence_length max_window_layers min_length
+    model_type n_ctx no_repeat_ngram_size num_beam_groups num_beams num_return_sequences offset_alibi
+    output_attentions output_hidden_states output_scores pad_token_id prefix pretraining_tp problem_type
+    pruned_heads remove_invalid_values reorder_and_upcast_attn repetition_penalty resid_dropout resid_pdrop
+    residual_dropout return_dict return_dict_in_generate rope_interleaved scale_attention_softmax_in_fp32
+    sep_token_id skip_bias_add skip_bias_add_qkv slow_but_exact summary_activation summary_first_dropout
+    summary_proj_to_labels summary_type summary_use_proj suppress_tokens task_specific_params temperature
+    tf_legacy_loss tie_encoder_decoder tokenizer_class top_k top_p torch_dtype torchscript transformers.js_config
+    transformers_version typical_p unk_token_id unsloth_fixed unsloth_version use_bfloat16 use_cache
+    vocab_size_original
     """.split()  # noqa: SIM905  # sixty quoted names would hide the list
 )
 
@@ -45,7 +50,7 @@ class Config:
             return default  # type: ignore[no-any-return]
         if kind is float and isinstance(value, int) and not isinstance(value, bool):
             value = float(value)
-        if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
+        if not isinstance(value, kind) or (isinstance(value, bool) and kind not in (bool, object)):
             raise CheckpointError(f"{self.where}: {key} must be of type {kind.__name__}, got {value!r}.")
         return value
 

@@ -1,51 +1,91 @@
 """Which file describes which `model_type`: an import by name, so that unused families cost nothing."""
 
 import importlib
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from types import ModuleType
 from typing import Any
 
 from runtime.errors import CheckpointError, UnsupportedError
 
 from .config import Config
 from .description import Decoder
+from .sources import Table
 
-FAMILIES: Mapping[str, str] = {"llama": "llama"}  # model_type → module
+# model_type → module
+FAMILIES: Mapping[str, str] = {
+    "llama": "llama",
+    "mistral": "mistral",
+    "ministral": "mistral",
+    "ministral3": "ministral3",
+    "cwm": "mistral",
+    "qwen2": "qwen",
+    "qwen3": "qwen",
+    "smollm3": "smollm3",
+    "seed_oss": "llama_likes",
+    "internlm3": "llama_likes",
+    "ernie4_5": "llama_likes",
+    "arcee": "llama_likes",
+    "helium": "llama_likes",
+    "gemma": "gemma",
+    "gemma2": "gemma",
+    "gemma3_text": "gemma",
+    "phi": "phi",
+    "phi3": "phi3",
+    "granite": "granite",
+    "cohere": "cohere",
+    "cohere2": "cohere",
+    "olmo": "olmo",
+    "olmo2": "olmo",
+    "olmo3": "olmo",
+    "exaone4": "exaone4",
+    "nemotron": "nemotron",
+    "stablelm": "stablelm",
+    "starcoder2": "starcoder2",
+    "glm": "glm",
+    "glm4": "glm",
+    "hunyuan_v1_dense": "hunyuan",
+    "gpt2": "gpt2",
+    "gpt_neo": "gpt2",
+    "gpt_bigcode": "gpt2",
+    "gptj": "gptj",
+    "codegen": "gptj",
+    "gpt_neox": "gpt_neox",
+    "opt": "opt",
+    "bloom": "bloom",
+    "mpt": "mpt",
+    "falcon": "falcon",
+}
 
 
-@dataclass(frozen=True)
-class Family:
-    """A family's two halves: its description of a config, and its table from initializers to checkpoint tensors."""
+def describe(values: Mapping[str, Any], ignore_keys: Iterable[str] = ()) -> tuple[Decoder, Table]:
+    """Read a config.json, refusing keys that nobody understands.
 
-    describe: Callable[[Config], Decoder]
-    weights: Mapping[str, tuple[str, ...]]
+    Args:
+        values: the parsed config.json.
+        ignore_keys: unknown keys that the user declares irrelevant.
+
+    Returns:
+        the decoder, and the table from its initializers to the checkpoint's tensors.
+    """
+    ignored = set(ignore_keys)
+    config = Config({key: value for key, value in values.items() if key not in ignored})
+    module = _find_family(values.get("model_type"))
+    decoder: Decoder = module.describe(config)
+    # A family whose members, or whose settings, store weights differently has a function instead of a table.
+    table: Table = module.weights(decoder.model_type, config) if hasattr(module, "weights") else module.WEIGHTS
+    config.finish()
+    _check_heads(decoder)
+    return decoder, table
 
 
-def find_family(model_type: object) -> Family:
-    """The family of a `model_type`; UnsupportedError lists what is supported."""
+def _find_family(model_type: object) -> ModuleType:
     if not isinstance(model_type, str):
         raise CheckpointError(f"config.json: model_type is missing; supported: {', '.join(FAMILIES)}.")
     if model_type not in FAMILIES:
         raise UnsupportedError(
             f"config.json: model_type {model_type!r} is not supported; supported: {', '.join(FAMILIES)}."
         )
-    module = importlib.import_module(f".{FAMILIES[model_type]}", __package__)
-    return Family(module.describe, module.WEIGHTS)
-
-
-def describe(values: Mapping[str, Any], ignore_keys: Iterable[str] = ()) -> tuple[Family, Decoder]:
-    """Read a config.json into a decoder, refusing keys that nobody understands.
-
-    Args:
-        values: the parsed config.json.
-        ignore_keys: unknown keys that the user declares irrelevant.
-    """
-    family = find_family(values.get("model_type"))
-    config = Config({key: value for key, value in values.items() if key not in set(ignore_keys)})
-    decoder = family.describe(config)
-    config.finish()
-    _check_heads(decoder)
-    return family, decoder
+    return importlib.import_module(f".{FAMILIES[model_type]}", __package__)
 
 
 def _check_heads(decoder: Decoder) -> None:

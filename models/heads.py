@@ -36,8 +36,8 @@ def head_layout(attention: Attention) -> HeadLayout:
     wide = _up(rotary, 16)
     width = _up(wide + size - rotary, 16 if rope else 8)
     half = np.arange(rotary // 2)
-    second = 2 * half[:, None] + [0, 1] if rope and rope.interleaved else None
-    rotated = second.reshape(-1) if second is not None else np.concatenate([half, wide // 2 + half])
+    interleaved = rope is not None and rope.interleaved
+    rotated = np.arange(rotary) if interleaved else np.concatenate([half, wide // 2 + half])
     query_key = np.concatenate([rotated, wide + np.arange(size - rotary)]).astype(np.int64)
     return HeadLayout(width, query_key, np.arange(size, dtype=np.int64), _widen(rope, wide))
 
@@ -45,25 +45,26 @@ def head_layout(attention: Attention) -> HeadLayout:
 def qkv_rows(attention: Attention, layout: HeadLayout) -> Index:
     """Row in the graph's packed `[q | k | v]` of each row of the checkpoint's `[q | k | v]`."""
     rotated_heads = attention.num_heads + attention.kv_heads
-    query_key = _per_head(rotated_heads, layout.width, layout.query_key)
-    value = _per_head(attention.kv_heads, layout.width, layout.value)
+    query_key = per_head(rotated_heads, layout.width, layout.query_key)
+    value = per_head(attention.kv_heads, layout.width, layout.value)
     return np.concatenate([query_key, rotated_heads * layout.width + value])
 
 
-def output_rows(attention: Attention, layout: HeadLayout) -> Index:
-    """Input channel of the graph's output projection of each input channel of the checkpoint's."""
-    return _per_head(attention.num_heads, layout.width, layout.value)
-
-
-def _per_head(heads: int, width: int, channels: Index) -> Index:
+def per_head(heads: int, width: int, channels: Index) -> Index:
+    """Channel of the graph's concatenated heads of each channel of the checkpoint's."""
     return (np.arange(heads, dtype=np.int64)[:, None] * width + channels).reshape(-1)
 
 
 def _widen(rope: Rope | None, width: int) -> Rope | None:
     if rope is None:
         return None
-    missing = width // 2 - len(rope.inverse_frequencies)
-    return replace(rope, inverse_frequencies=rope.inverse_frequencies + (0.0,) * missing)
+    missing = (0.0,) * (width // 2 - len(rope.inverse_frequencies))
+    long = rope.long_inverse_frequencies
+    return replace(
+        rope,
+        inverse_frequencies=rope.inverse_frequencies + missing,
+        long_inverse_frequencies=long + missing if long else (),
+    )
 
 
 def _up(value: int, multiple: int) -> int:

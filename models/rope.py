@@ -19,31 +19,71 @@ from .description import Rope
 Floats = npt.NDArray[np.float32]
 
 
-def read_rope(config: Config, head_dim: int, context_length: int, default_theta: float = 10000.0) -> Rope:
-    """The rope of a config in either spelling: `rope_parameters`, or `rope_theta` with `rope_scaling`."""
-    theta = config.take("rope_theta", float, default_theta)
-    old, new = config.take("rope_scaling", dict, {}), config.take("rope_parameters", dict, {})
-    settings: dict[str, Any] = {"rope_theta": theta} | old | new
-    partial = config.take("partial_rotary_factor", float, settings.get("partial_rotary_factor", 1.0))
-    kind = settings.get("rope_type", settings.get("type", "default"))
-    if kind not in _KINDS:
-        raise UnsupportedError(f"{config.where}: rope_type {kind!r} is not supported; supported: {', '.join(_KINDS)}.")
-    settings.setdefault("original_max_position_embeddings", context_length)
+def read_rope(
+    config: Config, head_dim: int, context_length: int, theta: float = 10000.0, partial: float = 1.0, kind: str = ""
+) -> Rope:
+    """The rope of a config in either spelling: `rope_parameters`, or `rope_theta` with `rope_scaling`.
+
+    Args:
+        config: where the keys are.
+        head_dim: D; a `partial_rotary_factor` of it rotates.
+        context_length: the largest number of positions.
+        theta: the family's default base.
+        partial: the family's default share of D.
+        kind: "full_attention" or "sliding_attention" where the config may have one rope for each.
+    """
+    settings = _settings(config, kind) | {"context_length": context_length}
+    settings.setdefault("rope_theta", theta)
+    original = config.positive("original_max_position_embeddings", None)
+    settings.setdefault("original_max_position_embeddings", original or context_length)
+    partial = config.take("partial_rotary_factor", float, settings.get("partial_rotary_factor", partial))
     width = int(head_dim * partial)
     try:
-        frequencies, factor = _KINDS[kind](_base(settings["rope_theta"], width), settings)
-    except (KeyError, TypeError, ValueError, ZeroDivisionError) as error:
+        return _scaled(config, settings, width)
+    except (KeyError, TypeError, ValueError, ZeroDivisionError, OverflowError) as error:
         raise CheckpointError(
             f"{config.where}: rope settings {settings!r} are incomplete or wrong: {error!r}."
         ) from error
-    return Rope(tuple(map(float, frequencies)), factor)
+
+
+def fixed_rope(theta: float, width: int, interleaved: bool = False) -> Rope:
+    """An unscaled rope of `width` rotating channels."""
+    return Rope(tuple(map(float, _base(theta, width))), interleaved=interleaved)
+
+
+def _settings(config: Config, kind: str) -> dict[str, Any]:
+    theta = config.take("rope_theta", float, None)
+    old, new = config.take("rope_scaling", dict, {}), config.take("rope_parameters", dict, {})
+    settings = {"rope_theta": theta} if theta is not None else {}
+    for part in (old, new):
+        settings |= part[kind] if isinstance(part.get(kind), dict) else part
+    return settings
+
+
+def _scaled(config: Config, settings: dict[str, Any], width: int) -> Rope:
+    kind = settings.get("rope_type", settings.get("type", "default"))
+    if kind not in _KINDS:
+        raise UnsupportedError(f"{config.where}: rope_type {kind!r} is not supported; supported: {', '.join(_KINDS)}.")
+    base = _base(settings["rope_theta"], width)
+    frequencies, factor = _KINDS[kind](base, settings)
+    if kind not in _SWITCHING:
+        return Rope(tuple(map(float, frequencies)), factor)
+    long = base / np.array(settings["long_factor"], np.float32)
+    switch = int(settings["original_max_position_embeddings"])
+    return Rope(tuple(map(float, frequencies)), factor, switch=switch, long_inverse_frequencies=tuple(map(float, long)))
 
 
 def rope_tables(rope: Rope, positions: int) -> tuple[Floats, Floats]:
-    """cos and sin, each `[positions, r/2]` float32."""
-    angles = np.outer(np.arange(positions, dtype=np.float32), np.array(rope.inverse_frequencies, np.float32))
+    """cos and sin `[positions, r/2]` float32; of a switching rope `[switch + positions, r/2]`, long behind short."""
+    angles = _angles(rope.inverse_frequencies, rope.switch or positions)
+    if rope.switch is not None:
+        angles = np.concatenate([angles, _angles(rope.long_inverse_frequencies, positions)])
     wide = angles.astype(np.float64)
     return (np.cos(wide) * rope.factor).astype(np.float32), (np.sin(wide) * rope.factor).astype(np.float32)
+
+
+def _angles(frequencies: tuple[float, ...], positions: int) -> Floats:
+    return np.outer(np.arange(positions, dtype=np.float32), np.array(frequencies, np.float32))
 
 
 def _base(theta: float, width: int) -> Floats:
@@ -57,6 +97,23 @@ def _default(base: Floats, _settings: Mapping[str, Any]) -> tuple[Floats, float]
 
 def _linear(base: Floats, settings: Mapping[str, Any]) -> tuple[Floats, float]:
     return base / np.float32(settings["factor"]), 1.0
+
+
+def _dynamic(base: Floats, settings: Mapping[str, Any]) -> tuple[Floats, float]:
+    """The default up to the context length, which is all that a bundle has; `alpha` (Hunyuan) stretches theta."""
+    alpha, width = settings.get("alpha"), 2 * base.size
+    if not alpha:
+        return base, 1.0
+    return _base(settings["rope_theta"] * math.pow(float(alpha), width / (width - 2)), width), 1.0
+
+
+def _longrope(base: Floats, settings: Mapping[str, Any]) -> tuple[Floats, float]:
+    original = float(settings["original_max_position_embeddings"])
+    factor = float(settings.get("factor") or settings["context_length"] / original)
+    default = 1.0 if factor <= 1 else math.sqrt(1 + math.log(factor) / math.log(original))
+    attention = settings.get("attention_factor")
+    short = np.array(settings["short_factor"], np.float32)
+    return base / short, default if attention is None else float(attention)
 
 
 def _factors(base: Floats, settings: Mapping[str, Any]) -> tuple[Floats, float]:
@@ -109,5 +166,10 @@ _KINDS: dict[str, Callable[[Floats, Mapping[str, Any]], tuple[Floats, float]]] =
     "linear": _linear,
     "llama3": _llama3,
     "yarn": _yarn,
+    "dynamic": _dynamic,
+    "longrope": _longrope,
+    "su": _longrope,  # as the first Phi-3 configs spelled it
+    "mrope": _default,  # three axes of a multimodal model, all equal for text
     "factors": _factors,  # explicit divisors, as GGUF files carry them
 }
+_SWITCHING = ("longrope", "su")

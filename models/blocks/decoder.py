@@ -5,22 +5,20 @@ from typing import Any
 from onnxscript.nn import Module, ModuleList
 
 from ..description import Decoder as Description
-from ..description import Layer as LayerDescription
-from ..heads import head_layout
-from ..rope import rope_tables
 from ..target import Target
-from .attention import Attention, Step
-from .mlp import MLP
-from .norm import RMSNorm
-from .parameter import constant, parameter
+from .layer import Layer
+from .linear import Linear
+from .norm import Norm, ResidualNorm
+from .parameter import parameter, scalar
+from .step import SharedInputs, Step
 
 
 class Embedding(Module):
-    """ids `[batch, sequence]` → `[batch, sequence, H]`; the table is `[V, H]`."""
+    """ids `[...]` → `[..., width]`; the table is `[rows, width]`."""
 
-    def __init__(self, vocab_size: int, hidden_size: int, target: Target) -> None:
+    def __init__(self, rows: int, width: int, target: Target) -> None:
         super().__init__()
-        self.weight = parameter((vocab_size, hidden_size), target)
+        self.weight = parameter((rows, width), target)
 
     def forward(self, op: Any, ids: Any) -> Any:
         """Emit the look-up."""
@@ -28,56 +26,25 @@ class Embedding(Module):
 
 
 class Head(Module):
-    """hidden `[batch, H]` → float32 logits `[batch, V]`; `table` is the embedding's `[V, H]`, or its own."""
+    """hidden `[batch, width]` → float32 logits `[batch, V]`; `table` is the embedding's `[V, width]`, or its own."""
 
-    def __init__(self, vocab_size: int, hidden_size: int, tied: Any, target: Target) -> None:
+    def __init__(self, decoder: Description, width: int, tied: Any, target: Target) -> None:
         super().__init__()
         if tied is None:
-            self.weight = parameter((vocab_size, hidden_size), target)
+            self.weight = parameter((decoder.vocab_size, width), target)
         self.table = self.weight if tied is None else tied
-        self.cast = target.dtype != "float32"
+        self.bias = parameter((decoder.vocab_size,), target) if decoder.head_bias else None
+        self.softcap, self.cast = decoder.logit_softcap, target.dtype != "float32"
 
     def forward(self, op: Any, hidden: Any) -> Any:
-        """Emit the product with the transposed table."""
+        """Emit the product with the transposed table, the bias and the soft cap."""
         logits = op.Gemm(hidden, self.table, transB=1)
-        return op.Cast(logits, to=1, _name="float32") if self.cast else logits
-
-
-class RotaryTables(Module):
-    """cos and sin `[context, r/2]`, one pair for each different rope of the decoder."""
-
-    def __init__(self, decoder: Description, target: Target) -> None:
-        super().__init__()
-        ropes = dict.fromkeys(head_layout(layer.attention).rope for layer in decoder.layers)
-        self.tables: dict[Any, tuple[Any, Any]] = {}
-        for number, rope in enumerate(rope for rope in ropes if rope):
-            cos, sin = (constant(table, target) for table in rope_tables(rope, decoder.context_length))
-            setattr(self, f"cos_{number}", cos)
-            setattr(self, f"sin_{number}", sin)
-            self.tables[rope] = (cos, sin)
-
-    def forward(self, op: Any) -> dict[Any, tuple[Any, Any]]:
-        """Emit nothing: calling the module registers its constants."""
-        return self.tables
-
-
-class Layer(Module):
-    """One pre-norm layer, with both residual additions fused into the norms that follow them."""
-
-    def __init__(self, description: LayerDescription, decoder: Description, target: Target) -> None:
-        super().__init__()
-        hidden, epsilon = decoder.hidden_size, decoder.norm_epsilon
-        self.input_layernorm = RMSNorm(hidden, epsilon, target)
-        self.self_attn = Attention(description.attention, hidden, target)
-        self.post_attention_layernorm = RMSNorm(hidden, epsilon, target)
-        self.mlp = MLP(description.mlp, hidden, target)
-
-    def forward(self, op: Any, branch: Any, residual: Any, step: Step, past: Any) -> tuple[Any, Any, Any]:
-        """Emit the layer; returns its last branch, the residual that is still to be added to it, and the present."""
-        normed, residual = self.input_layernorm(op, branch, residual)
-        attended, present = self.self_attn(op, normed, step, past)
-        normed, residual = self.post_attention_layernorm(op, attended, residual)
-        return self.mlp(op, normed), residual, present
+        logits = op.Add(logits, self.bias, _name="bias_add") if self.bias is not None else logits
+        logits = op.Cast(logits, to=1, _name="float32") if self.cast else logits
+        if self.softcap is None:
+            return logits
+        cap = op.Constant(value_float=self.softcap)
+        return op.Mul(op.Tanh(op.Div(logits, cap, _name="uncapped"), _name="tanh"), cap, _name="softcap")
 
 
 class Model(Module):
@@ -85,19 +52,42 @@ class Model(Module):
 
     def __init__(self, decoder: Description, target: Target) -> None:
         super().__init__("model")
-        self.embed_tokens = Embedding(decoder.vocab_size, decoder.hidden_size, target)
-        self.rotary_emb = RotaryTables(decoder, target)
-        self.layers = ModuleList([Layer(layer, decoder, target) for layer in decoder.layers])
-        self.norm = RMSNorm(decoder.hidden_size, decoder.norm_epsilon, target)
+        hidden, width = decoder.hidden_size, decoder.embedding_width or decoder.hidden_size
+        self.decoder, self.target = decoder, target
+        self.embed_tokens = Embedding(decoder.vocab_size, width, target)
+        if width != hidden:
+            self.project_in = Linear(width, hidden, False, target)
+        if decoder.positions:
+            self.embed_positions = Embedding(decoder.positions.rows, hidden, target)
+        if decoder.embedding_norm:
+            self.embed_norm = Norm(decoder.embedding_norm, (hidden,), target)
+        self.shared = SharedInputs(decoder, target)
+        self.layers = ModuleList([Layer(layer, hidden, target) for layer in decoder.layers])
+        if decoder.final_norm:
+            self.norm = ResidualNorm(decoder.final_norm, (hidden,), target)
 
     def forward(self, op: Any, ids: Any, lengths: tuple[Any, Any], pasts: list[Any]) -> tuple[Any, list[Any]]:
         """Emit the body; `lengths` are seqlens_k and total_sequence_length. Returns hidden states and presents."""
-        step = Step(*lengths, self.rotary_emb(op))
-        branch, residual, presents = self.embed_tokens(op, ids), None, []
+        step = self.shared(op, ids, *lengths)
+        branch, residual, presents = self._embed(op, ids, step), None, []
         for layer, past in zip(self.layers, pasts, strict=True):
             branch, residual, present = layer(op, branch, residual, step, past)
             presents.append(present)
-        return self.norm(op, branch, residual)[0], presents
+        if self.decoder.final_norm:
+            return self.norm(op, branch, residual)[0], presents
+        return branch if residual is None else op.Add(branch, residual, _name="residual"), presents
+
+    def _embed(self, op: Any, ids: Any, step: Step) -> Any:
+        decoder = self.decoder
+        x = self.embed_tokens(op, ids)
+        if decoder.embedding_scale != 1:
+            x = op.Mul(x, scalar(op, decoder.embedding_scale, self.target), _name="embed_scale")
+        if decoder.embedding_width is not None:
+            x = self.project_in(op, x)
+        if decoder.positions:
+            rows = op.Add(step.positions, op.Constant(value_int=decoder.positions.offset), _name="position_rows")
+            x = op.Add(x, self.embed_positions(op, rows), _name="embed")
+        return self.embed_norm(op, x) if decoder.embedding_norm else x
 
 
 class CausalLM(Module):
@@ -105,9 +95,13 @@ class CausalLM(Module):
 
     def __init__(self, decoder: Description, target: Target) -> None:
         super().__init__("")
+        self.decoder, self.target = decoder, target
+        width = decoder.embedding_width or decoder.hidden_size
         self.model = Model(decoder, target)
+        if width != decoder.hidden_size:
+            self.project_out = Linear(decoder.hidden_size, width, False, target)
         tied = self.model.embed_tokens.weight if decoder.tied_head else None
-        self.lm_head = Head(decoder.vocab_size, decoder.hidden_size, tied, target)
+        self.lm_head = Head(decoder, width, tied, target)
 
     def forward(
         self, op: Any, ids: Any, lengths: tuple[Any, Any], index: Any, pasts: list[Any]
@@ -119,4 +113,8 @@ class CausalLM(Module):
         else:
             rows = op.Unsqueeze(index, [1], _name="logits_row")
             last = op.GatherND(hidden, rows, batch_dims=1, _name="last_hidden")
+        if self.decoder.embedding_width is not None:
+            last = self.project_out(op, last)
+        if self.decoder.logit_scale != 1:
+            last = op.Mul(last, scalar(op, self.decoder.logit_scale, self.target), _name="logit_scale")
         return self.lm_head(op, last), presents

@@ -1,4 +1,4 @@
-"""The gated feed-forward network (Shazeer 2020)."""
+"""Feed-forward networks, gated (Shazeer 2020) or plain."""
 
 from collections.abc import Callable
 from typing import Any
@@ -10,24 +10,41 @@ from ..target import Target
 from .linear import Linear
 
 
-def _silu(op: Any, x: Any) -> Any:
-    return op.QuickGelu(x, alpha=1.0, _domain="com.microsoft", _name="silu")
+def _relu2(op: Any, x: Any) -> Any:
+    positive = op.Relu(x, _name="relu")
+    return op.Mul(positive, positive, _name="squared")
 
 
-_ACTIVATIONS: dict[str, Callable[[Any, Any], Any]] = {"silu": _silu}
+def _microsoft(kind: str, **attributes: Any) -> Callable[[Any, Any], Any]:
+    return lambda op, x: getattr(op, kind)(x, **attributes, _domain="com.microsoft", _name="activation")
+
+
+ACTIVATIONS: dict[str, Callable[[Any, Any], Any]] = {
+    "silu": _microsoft("QuickGelu", alpha=1.0),
+    "quick_gelu": _microsoft("QuickGelu", alpha=1.702),
+    "gelu": _microsoft("Gelu"),
+    "gelu_tanh": _microsoft("FastGelu"),
+    "relu": lambda op, x: op.Relu(x, _name="activation"),
+    "relu2": _relu2,
+}
 
 
 class MLP(Module):
-    """x `[batch, sequence, H]` → the same shape."""
+    """x `[batch, sequence, H]` → the same shape, multiplied by `output_scale`."""
 
-    def __init__(self, about: description.MLP, hidden_size: int, target: Target) -> None:
+    def __init__(self, about: description.MLP, hidden_size: int, target: Target, output_scale: float = 1.0) -> None:
         super().__init__()
         inner = about.intermediate_size
-        self.activation = _ACTIVATIONS[about.activation]
-        self.gate_up_proj = Linear(hidden_size, 2 * inner, about.bias, target)
-        self.down_proj = Linear(inner, hidden_size, about.bias, target)
+        self.gated, self.activation = about.gated, ACTIVATIONS[about.activation]
+        if about.gated:
+            self.gate_up_proj = Linear(hidden_size, 2 * inner, about.bias, target)
+        else:
+            self.up_proj = Linear(hidden_size, inner, about.bias, target)
+        self.down_proj = Linear(inner, hidden_size, about.bias, target, scale=output_scale)
 
     def forward(self, op: Any, x: Any) -> Any:
-        """Emit one matrix product for gate and up, the gating, and the projection down."""
+        """Emit one product for gate and up, the gating, and the projection down."""
+        if not self.gated:
+            return self.down_proj(op, self.activation(op, self.up_proj(op, x)))
         gate, up = op.Split(self.gate_up_proj(op, x), axis=-1, num_outputs=2, _outputs=2, _name="split")
         return self.down_proj(op, op.Mul(self.activation(op, gate), up, _name="gated"))

@@ -20,13 +20,15 @@ DTYPES = {"float32": ir.DataType.FLOAT, "float16": ir.DataType.FLOAT16, "bfloat1
 class Plan:
     """How checkpoint tensors, stacked along their first axis, become an initializer.
 
-    In this order: row j goes to `rows[j]` and column j to `columns[j]` (zeros elsewhere), then the matrix is transposed
-    to `[in, out]` if `transposed`. `computed` replaces all of that by a constant.
+    In this order: values become `scale * value + offset`; row j goes to `rows[j]` and column j to `columns[j]` (zeros
+    elsewhere); the matrix is transposed to `[in, out]` if `transposed`. `computed` replaces all of that by a constant.
     """
 
     transposed: bool = False
     rows: npt.NDArray[np.int64] | None = None
     columns: npt.NDArray[np.int64] | None = None
+    scale: float = 1.0
+    offset: float = 0.0
     computed: npt.NDArray[np.float32] | None = None
 
 
@@ -35,6 +37,12 @@ def parameter(shape: Sequence[int], target: Target, plan: Plan | None = None) ->
     value = Parameter(shape, dtype=DTYPES[target.dtype])
     value.meta[PLAN] = plan or Plan()
     return value
+
+
+def scalar(op: Any, value: float, target: Target) -> Any:
+    """A number in the target's type, as a node's input."""
+    dtype = DTYPES[target.dtype]
+    return op.Constant(value=ir.tensor(np.array(value, dtype.numpy()), dtype=dtype))
 
 
 def constant(array: npt.NDArray[np.float32], target: Target) -> Any:

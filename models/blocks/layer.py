@@ -1,0 +1,70 @@
+"""One decoder layer in each of the topologies of `description.Layer`."""
+
+from typing import Any
+
+from onnxscript.nn import Module
+
+from .. import description
+from ..target import Target
+from .attention import Attention
+from .mlp import MLP
+from .norm import Norm, ResidualNorm
+from .step import Step
+
+
+class Layer(Module):
+    """(branch, residual) in and out: the stream is their sum, added inside the next norm where there is one."""
+
+    def __init__(self, about: description.Layer, hidden_size: int, target: Target) -> None:
+        super().__init__()
+        self.about = about
+        shape = (hidden_size,)
+        self.self_attn = Attention(about.attention, hidden_size, target, about.residual_scale)
+        self.mlp = MLP(about.mlp, hidden_size, target, about.residual_scale)
+        if about.pre_attention:
+            self.input_layernorm = ResidualNorm(about.pre_attention, shape, target)
+        if about.post_attention:
+            self.attention_output_layernorm = Norm(about.post_attention, shape, target)
+        if about.pre_mlp:
+            kind = Norm if about.topology == "parallel" else ResidualNorm
+            self.post_attention_layernorm = kind(about.pre_mlp, shape, target)
+        if about.post_mlp:
+            self.mlp_output_layernorm = Norm(about.post_mlp, shape, target)
+
+    def forward(self, op: Any, branch: Any, residual: Any, step: Step, past: Any) -> tuple[Any, Any, Any]:
+        """Emit the layer; returns its last branch, the residual that is still to be added to it, and the present."""
+        emit = {"sequential": self._sequential, "parallel": self._parallel, "post_norm": self._post_norm}
+        return emit[self.about.topology](op, branch, residual, step, past)
+
+    def _sequential(self, op: Any, branch: Any, residual: Any, step: Step, past: Any) -> tuple[Any, Any, Any]:
+        normed, residual = self._add_norm(op, "input_layernorm", branch, residual)
+        attended, present = self.self_attn(op, normed, step, past)
+        attended = self._norm(op, "attention_output_layernorm", attended)
+        normed, residual = self._add_norm(op, "post_attention_layernorm", attended, residual)
+        return self._norm(op, "mlp_output_layernorm", self.mlp(op, normed)), residual, present
+
+    def _parallel(self, op: Any, branch: Any, residual: Any, step: Step, past: Any) -> tuple[Any, Any, Any]:
+        normed, residual = self._add_norm(op, "input_layernorm", branch, residual)
+        attended, present = self.self_attn(op, normed, step, past)
+        other = self.post_attention_layernorm(op, residual) if self.about.pre_mlp else normed
+        return op.Add(attended, self.mlp(op, other), _name="branches"), residual, present
+
+    def _post_norm(self, op: Any, branch: Any, residual: Any, step: Step, past: Any) -> tuple[Any, Any, Any]:
+        assert residual is None
+        attended, present = self.self_attn(op, branch, step, past)
+        normed, _ = self.input_layernorm(op, attended, branch)
+        output, _ = self.post_attention_layernorm(op, self.mlp(op, normed), normed)
+        return output, None, present
+
+    def _add_norm(self, op: Any, name: str, branch: Any, residual: Any) -> tuple[Any, Any]:
+        """norm(branch + residual) and the new residual; without the norm both are the sum."""
+        norm = getattr(self, name, None)
+        if norm is None:
+            total = branch if residual is None else op.Add(branch, residual, _name=f"{name}.residual")
+            return total, total
+        normed, total = norm(op, branch, residual)
+        return normed, normed if self.about.residual_from_norm else total
+
+    def _norm(self, op: Any, name: str, x: Any) -> Any:
+        norm = getattr(self, name, None)
+        return x if norm is None else norm(op, x)

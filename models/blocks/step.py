@@ -1,0 +1,120 @@
+"""What every layer of a step shares: lengths, positions, rope tables, attention biases; emitted once."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from onnxscript.nn import Module
+
+from ..description import Decoder, Rope
+from ..heads import head_layout
+from ..rope import rope_tables
+from ..target import Target
+from .parameter import constant
+
+_CODES = {"float32": 1, "float16": 10, "bfloat16": 16}
+_INT64 = 7
+
+Alibi = tuple[float, ...]
+Growth = tuple[float, int]
+
+
+@dataclass(frozen=True)
+class Step:
+    """Values of one step, keyed by what the layers' descriptions ask for.
+
+    Args:
+        seqlens_k: int32 [batch], tokens in the cache after the step, minus one.
+        total_sequence_length: int32 scalar, the largest of seqlens_k + 1.
+        positions: int64 [batch, sequence], or None where nobody needs them.
+        rope_tables: cos and sin [rows, r/2] of each rope.
+        rope_rows: int64 [batch, sequence], rows of the tables of ropes that switch; others count by themselves.
+        alibi: [1, N, sequence, total] by slopes.
+        growth: [batch, sequence, 1] by (beta, period).
+    """
+
+    seqlens_k: Any
+    total_sequence_length: Any
+    positions: Any
+    rope_tables: dict[Rope, tuple[Any, Any]]
+    rope_rows: dict[Rope, Any]
+    alibi: dict[Alibi, Any]
+    growth: dict[Growth, Any]
+
+
+class SharedInputs(Module):
+    """Emits a Step from ids `[batch, sequence]` and the two lengths."""
+
+    def __init__(self, decoder: Decoder, target: Target) -> None:
+        super().__init__()
+        self.decoder, self.target = decoder, target
+        attentions = [layer.attention for layer in decoder.layers]
+        self.ropes = [rope for rope in dict.fromkeys(head_layout(a).rope for a in attentions) if rope]
+        self.alibis = [alibi for alibi in dict.fromkeys(a.alibi for a in attentions) if alibi]
+        self.growths = [growth for growth in dict.fromkeys(a.query_growth for a in attentions) if growth]
+        self.switching = [rope for rope in self.ropes if rope.switch is not None]
+        rotated_early = any(a.qk_norm and a.qk_norm.after_rope for a in attentions)
+        self.counts = bool(decoder.positions or self.switching or self.growths or rotated_early)
+        self._tables = {rope: self._add_tables(rope, i) for i, rope in enumerate(self.ropes)}
+        self._slopes = {alibi: self._add_slopes(alibi, i) for i, alibi in enumerate(self.alibis)}
+
+    def forward(self, op: Any, ids: Any, seqlens_k: Any, total_sequence_length: Any) -> Step:
+        """Emit what the layers need, and nothing else."""
+        positions = self._positions(op, ids, seqlens_k) if self.counts else None
+        return Step(
+            seqlens_k,
+            total_sequence_length,
+            positions,
+            self._tables,
+            {rope: self._rope_rows(op, rope, positions, seqlens_k) for rope in self.switching},
+            {alibi: self._alibi_bias(op, ids, total_sequence_length, alibi) for alibi in self.alibis},
+            {growth: self._query_growth(op, positions, *growth) for growth in self.growths},
+        )
+
+    def _positions(self, op: Any, ids: Any, seqlens_k: Any) -> Any:
+        """max(seqlens_k + 1 - sequence, 0) + column.
+
+        The maximum serves right-padded first prompts, whose rows are shorter than the batch is wide.
+        """
+        width = op.Shape(ids, start=1, end=2, _name="width")
+        ends = op.Cast(seqlens_k, to=_INT64, _name="last")
+        lengths = op.Add(ends, op.Constant(value_ints=[1]), _name="lengths")
+        first = op.Max(op.Sub(lengths, width, _name="past"), op.Constant(value_ints=[0]), _name="first")
+        columns = op.Range(0, op.Squeeze(width, [0], _name="sequence"), 1, _name="columns")
+        return op.Add(op.Unsqueeze(first, [1], _name="first_column"), columns, _name="positions")
+
+    def _rope_rows(self, op: Any, rope: Rope, positions: Any, seqlens_k: Any) -> Any:
+        """The positions, moved behind the short table in sequences of more than `switch` tokens."""
+        last = op.Cast(seqlens_k, to=_INT64, _name="last_position")
+        long = op.Cast(op.GreaterOrEqual(last, op.Constant(value_int=rope.switch)), to=_INT64, _name="is_long")
+        moved = op.Mul(long, op.Constant(value_int=rope.switch), _name="table_start")
+        return op.Add(positions, op.Unsqueeze(moved, [1], _name="table_start_column"), _name="rope_rows")
+
+    def _alibi_bias(self, op: Any, ids: Any, total_sequence_length: Any, alibi: Alibi) -> Any:
+        """slope * key position: what a whole row has in common does not matter to its softmax."""
+        total = op.Cast(total_sequence_length, to=_INT64, _name="total")
+        keys = op.Range(0, total, 1, _name="keys")
+        slopes = self._slopes[alibi]
+        row = op.Mul(slopes, op.Cast(keys, to=_CODES[self.target.dtype], _name="distance"), _name="alibi_row")
+        width = op.Shape(ids, start=1, end=2, _name="rows")
+        ends = op.Unsqueeze(total, [0], _name="columns_of_bias")
+        shape = op.Concat(op.Constant(value_ints=[1, len(alibi)]), width, ends, axis=0, _name="bias_shape")
+        return op.Expand(row, shape, _name="alibi")
+
+    def _query_growth(self, op: Any, positions: Any, beta: float, period: int) -> Any:
+        """1 + beta * ln(1 + floor(position / period))."""
+        periods = op.Cast(op.Div(positions, op.Constant(value_int=period)), to=1, _name="periods")
+        logarithm = op.Log(op.Add(periods, op.Constant(value_float=1.0)), _name="log_periods")
+        growth = op.Add(op.Mul(logarithm, op.Constant(value_float=beta)), op.Constant(value_float=1.0))
+        return op.Unsqueeze(op.Cast(growth, to=_CODES[self.target.dtype]), [2], _name="query_growth")
+
+    def _add_tables(self, rope: Rope, number: int) -> tuple[Any, Any]:
+        cos, sin = (constant(table, self.target) for table in rope_tables(rope, self.decoder.context_length))
+        setattr(self, f"cos_{number}", cos)
+        setattr(self, f"sin_{number}", sin)
+        return cos, sin
+
+    def _add_slopes(self, alibi: Alibi, number: int) -> Any:
+        value = constant(np.array(alibi, np.float32).reshape(1, -1, 1, 1), self.target)
+        setattr(self, f"alibi_slopes_{number}", value)
+        return value
