@@ -14,6 +14,9 @@ from .stored import read_float32
 
 Settings = dict[str, Any]
 
+# Their class default is to rotate a part of each head, so that rotating all of it must be stated too.
+PARTIAL = ("phi2", "gptneox", "stablelm", "nemotron", "chatglm", "glm4")
+
 
 @dataclass(frozen=True)
 class Keys:
@@ -90,7 +93,7 @@ class Keys:
         """`rope_parameters`: base, share that rotates, scaling."""
         rope: Settings = {"rope_type": "default", "rope_theta": self.get("rope.freq_base", 10000.0)}
         rotary = self.integer("rope.dimension_count", self.head_dim)
-        if rotary != self.head_dim:
+        if rotary != self.head_dim or self.architecture in PARTIAL:
             rope["partial_rotary_factor"] = rotary / self.head_dim
         factors = {
             kind: self._factors(f"rope_{kind}.weight", rotary // 2)
