@@ -3,10 +3,11 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from .logprobs import FloatArray, TokenLogprob
+from .logprobs import FloatArray, TokenLogprob, token_logprob
 from .options import SamplingParams
 from .sampling import Sampler
 from .sequence import Sequence
+from .speculation import PromptLookup
 from .text import Detokenizer, StopStrings
 
 
@@ -60,6 +61,7 @@ class Answer:
         stop_ids: ids that end it.
         index: which of the request's answers.
         listener: called from the engine's thread with this answer and every delta; must not block.
+        lookup: drafts tokens, or None.
     """
 
     def __init__(
@@ -71,6 +73,7 @@ class Answer:
         stop_ids: frozenset[int],
         index: int = 0,
         listener: "Listener | None" = None,
+        lookup: PromptLookup | None = None,
     ) -> None:
         self.sequence = sequence
         self.sampler = sampler
@@ -78,7 +81,8 @@ class Answer:
         self.index = index
         self._listener = listener
         self.timings = Timings(submitted=sequence.arrival)
-        self.prompt_logprobs: list[TokenLogprob | None] | None = None
+        self.prompt_logprobs: list[TokenLogprob | None] | None = [None] if sequence.scored else None
+        self.lookup = lookup
         self.error: Exception | None = None
         self._detokenizer = detokenizer
         self._stops = StopStrings(tuple(params.stop))
@@ -103,6 +107,14 @@ class Answer:
         text, reason = self._read(sampled.token_id)
         logprobs = () if sampled.logprob is None else (sampled.logprob,)
         return Delta(self.index, text, (sampled.token_id,), logprobs), reason
+
+    def score_prompt(self, start: int, logits: FloatArray) -> None:
+        """Take logits [n, vocab] of the prompt positions from `start` on; each scores the token after it."""
+        assert self.prompt_logprobs is not None
+        for place, row in enumerate(logits, start + 1):
+            if place == len(self.prompt_logprobs) < self.sequence.prompt_length:  # not again after a preemption
+                count = self.params.prompt_logprobs or 0
+                self.prompt_logprobs.append(token_logprob(row, self.sequence.tokens[place], count))
 
     def rest(self) -> str:
         """The text still held back, at an end that is not a stop string."""

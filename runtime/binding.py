@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .manifest import Graph
-from .ports import Port, cache_pairs
+from .ports import cache_pairs
 from .session import onnxruntime, translated
 
 IntArray = npt.NDArray[np.integer[Any]]
@@ -46,7 +46,8 @@ class Binding:
         with translated("binding the cache"):
             self._binding = session.io_binding()
             self._bind_cache(graph, memory, first, count)
-        self._hold_output(next(port for port in graph.outputs if port.role == "logits"), logits)
+        self._logits = next(port.name for port in graph.outputs if port.role == "logits")
+        self.set_logits(logits)
 
     def set_input(self, role: str, array: IntArray) -> None:
         """Bind one small host array; on CPU, later changes of the array are seen by later runs."""
@@ -58,6 +59,13 @@ class Binding:
             else:
                 self._binding.bind_cpu_input(self._names[role], array)  # copied to the device now
 
+    def set_logits(self, logits: FloatArray) -> None:
+        """Bind where the logits go, contiguous host memory."""
+        assert logits.flags.c_contiguous
+        self._held["logits"] = logits
+        with translated("binding the logits"):
+            self._binding.bind_ortvalue_output(self._logits, onnxruntime().OrtValue.ortvalue_from_numpy(logits))
+
     def run(self, options: Any = None) -> None:
         """Run the graph on what is bound."""
         with translated("running a step"):
@@ -68,9 +76,3 @@ class Binding:
             place = (memory.device, 0, np.dtype(past.dtype), memory.shape(index, count), memory.pointer(index, first))
             self._binding.bind_input(past.name, *place)
             self._binding.bind_output(present.name, *place)
-
-    def _hold_output(self, port: Port, logits: FloatArray) -> None:
-        assert logits.flags.c_contiguous
-        self._held[port.role] = logits
-        with translated("binding the logits"):
-            self._binding.bind_ortvalue_output(port.name, onnxruntime().OrtValue.ortvalue_from_numpy(logits))

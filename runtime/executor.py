@@ -14,6 +14,7 @@ from .manifest import Graph, Manifest
 from .ports import cache_pairs
 from .session import ProviderName, check_session, onnxruntime, open_session
 
+MAX_SCORED = 65  # positions whose logits are held at the same time
 MAX_REWIND = 64  # tokens that a sequence may go back after a step: a draft that is not accepted
 
 
@@ -32,18 +33,23 @@ class StepExecutor(Protocol):
         capacity: most tokens of one row.
         vocab_size: width of the logits.
         bytes_per_token: what one token of the cache costs.
+        can_score: whether `score` works.
     """
 
     rows: int
     capacity: int
     vocab_size: int
     bytes_per_token: int
+    can_score: bool
 
     def prefill(self, row: int, past: int, ids: IntArray) -> FloatArray:
         """Put `ids` [n] at positions `past …` of the row; returns the logits [vocab] after the last of them."""
 
     def decode(self, ids: IntArray, lengths: IntArray) -> FloatArray:
         """Put `ids[r]` at position `lengths[r]` of each row r = 0 … n-1; returns logits [n, vocab]."""
+
+    def score(self, row: int, past: int, ids: IntArray) -> FloatArray:
+        """As `prefill`, for at most MAX_SCORED ids; returns the logits [n, vocab] after each of them."""
 
     def move(self, source: int, target: int, length: int) -> None:
         """Copy the first `length` tokens of one row over another row."""
@@ -99,6 +105,8 @@ class OnnxExecutor:
         self._windowed = any(tensor.window is not None for tensor in tensors)
         self.memory = _allocate(tensors, rows, self.capacity, provider)
         self._logits = np.zeros((rows, self.vocab_size), _logits_type(graphs.prefill))
+        self.can_score = self._prefill.flat_index
+        self._scores: FloatArray | None = None
         self._bindings: dict[tuple[str, int], _Step] = {}
         self._generation = self.memory.generation
         self._interruptible = _Interruptible()
@@ -132,6 +140,23 @@ class OnnxExecutor:
             for row, length in enumerate(lengths.tolist()):
                 self._forget(row, length, length + 1)
         return step.logits
+
+    def score(self, row: int, past: int, ids: IntArray) -> FloatArray:
+        """Put `ids` [n] at positions `past …` of the row; returns the logits [n, vocab] after each of them."""
+        assert self.can_score
+        assert len(ids) <= MAX_SCORED
+        if self._scores is None:
+            self._scores = np.zeros((MAX_SCORED, self.vocab_size), self._logits.dtype)
+        start = 0
+        for stop in uniform_pieces(len(ids), self._query_blocks):
+            step = self._step("score", row, past + stop)
+            step.set_lengths(past + stop)
+            step.set_ids(np.ascontiguousarray(ids[start:stop], np.int64)[None])
+            step.want_all(self._scores[start:stop])
+            step.run(None)
+            self._forget(row, past + start, past + stop)
+            start = stop
+        return self._scores[: len(ids)]
 
     def move(self, source: int, target: int, length: int) -> None:
         """Copy the first `length` tokens of one row over another row."""
@@ -173,7 +198,7 @@ class OnnxExecutor:
             self._generation = self.memory.generation
         key = (role, number)
         if key not in self._bindings:
-            loaded, first, count = (self._prefill, number, 1) if role == "prefill" else (self._decode, 0, number)
+            loaded, first, count = (self._decode, 0, number) if role == "decode" else (self._prefill, number, 1)
             self._bindings[key] = _Step(loaded, self.memory, first, count, self._logits[:count])
         return self._bindings[key]
 
@@ -217,6 +242,13 @@ class _Step:
         self.inputs["input_ids"] = ids
         self._binding.set_input("input_ids", ids)
         self.inputs["logits_index"][0] = ids.shape[1] - 1
+
+    def want_all(self, logits: FloatArray) -> None:
+        """Ask for the logits after each of the ids, into `logits` [n, vocab]."""
+        self.inputs["logits_index"] = np.arange(len(logits))
+        self._binding.set_input("logits_index", self.inputs["logits_index"])
+        self._binding.set_logits(logits)
+        self.logits = logits
 
     def run(self, options: Any) -> None:
         """Run what is bound."""

@@ -24,6 +24,7 @@ from .sampling import Sampler
 from .scheduler import Limits, Scheduler
 from .sequence import Sequence as TokenSequence
 from .session import choose_provider
+from .speculation import PromptLookup
 from .structured import Grammars
 from .text import Detokenizer, Tokenizer
 
@@ -67,6 +68,11 @@ class Model:
         self._ids = itertools.count()
         executor = executor or _load_executor(self.bundle, provider, options)
         with _closing_on_error(executor):
+            if options.speculation and not executor.can_score:
+                raise OptionError(
+                    "speculation needs logits of several positions, and this bundle's prefill graph gives one. "
+                    "Export the model again, or leave speculation off."
+                )
             self.engine = _build_engine(executor, self.bundle, options)
         self.engine.start()
 
@@ -95,6 +101,8 @@ class Model:
         params.check(self._vocab_size)
         if params.structured is not None:
             self._grammars.constraint(params.structured)  # refuses here what does not compile
+        if params.prompt_logprobs is not None and not self.engine.turns.executor.can_score:
+            raise RequestError("prompt_logprobs: this bundle's prefill graph gives the logits of one position only.")
         ids = self._prompt_ids(prompt, special_tokens)
         self.engine.turns.scheduler.check(len(ids), params.max_tokens)
         if timeout is not None and not timeout >= 0:
@@ -111,12 +119,13 @@ class Model:
         end = min(len(ids) + params.max_tokens, self.engine.turns.scheduler.longest)
         deadline = None if request.timeout is None else now + request.timeout
         sequence = TokenSequence(next(self._ids), ids, len(ids), end, now, deadline)
+        sequence.scored = params.prompt_logprobs is not None
         stop_ids = frozenset(params.stop_token_ids).union(() if params.ignore_eos else self.bundle.manifest.tokens.eos)
         constraint = self._grammars.constraint(params.structured) if params.structured else None
         sampler = Sampler(params, self._vocab_size, ids, stop_ids=stop_ids, index=index, constraint=constraint)
-        return Answer(
-            sequence, sampler, Detokenizer(self.tokenizer, request.visible), params, stop_ids, index, listener
-        )
+        detokenizer = Detokenizer(self.tokenizer, request.visible)
+        lookup = PromptLookup(self.options.speculation) if self.options.speculation else None
+        return Answer(sequence, sampler, detokenizer, params, stop_ids, index, listener, lookup)
 
     def render(self, messages: Sequence[Mapping[str, Any]], **template: Any) -> str:
         """The prompt for a conversation; `template` goes to the chat template.

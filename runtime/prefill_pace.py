@@ -11,24 +11,27 @@ class PrefillPace:
         largest: chunk size while nothing else runs.
         share: how long a chunk may take, in decode steps.
         patience: seconds after which a waiting prompt gets the largest chunk in every turn.
+
+    Attributes:
+        decode_seconds: what a decode step takes at present; 0 before the first.
     """
 
     def __init__(self, largest: int, share: float = 0.8, patience: float = 10.0) -> None:
         self.largest = largest
         self.share = share
         self.patience = patience
-        self._decode_seconds = 0.0
+        self.decode_seconds = 0.0
         self._token_seconds = 0.0
 
     def size(self, running: int, waited: float) -> int:
         """Tokens of the next chunk while `running` sequences decode and the prompt has waited `waited` seconds."""
-        if not running or waited > self.patience or not (self._decode_seconds and self._token_seconds):
+        if not running or waited > self.patience or not (self.decode_seconds and self._token_seconds):
             return self.largest
-        return min(self.largest, max(_LEAST, int(self.share * self._decode_seconds / self._token_seconds)))
+        return min(self.largest, max(_LEAST, int(self.share * self.decode_seconds / self._token_seconds)))
 
     def decoded(self, seconds: float) -> None:
         """A decode step took this long."""
-        self._decode_seconds = _smoothed(self._decode_seconds, seconds)
+        self.decode_seconds = _smoothed(self.decode_seconds, seconds)
 
     def prefilled(self, tokens: int, seconds: float) -> None:
         """A chunk of this many tokens took this long."""

@@ -155,6 +155,10 @@ class Scheduler:
                 moves += self._preempt()
         return moves
 
+    def pay_ahead(self, sequence: Sequence, tokens: int) -> bool:
+        """Pay for `tokens` tokens beyond the next one, if that takes nothing from anybody; says whether it did."""
+        return self._pay(sequence, self.pool.blocks(sequence.length + 1 + tokens))
+
     def next_chunk(self, size: int) -> Chunk | None:
         """The next prefill chunk of about `size` tokens; never one that has, or leaves, a single token."""
         sequence = self.prefilling
@@ -207,7 +211,7 @@ class Scheduler:
 
     def _reusable(self, sequence: Sequence) -> tuple[int, int]:
         """(row, tokens) of the longest prefix that lies in some row already; the last chunk is always computed."""
-        limit = len(sequence.tokens) - MIN_CHUNK
+        limit = 0 if sequence.scored else len(sequence.tokens) - MIN_CHUNK
         best = self.warm.match(sequence.tokens, limit)
         for other in self.running:
             shared = common_prefix(other.tokens, sequence.tokens, min(limit, self.reusable(other)))

@@ -32,6 +32,7 @@ class Sequence:
         exact: how many of those were computed by prefill; decode may differ from it in the last bit.
         cached: prompt tokens that were found in the cache instead of computed.
         blocks: blocks of the pool that it holds.
+        scored: whether every prompt position must be computed, because its logits are wanted.
     """
 
     id: int
@@ -48,6 +49,7 @@ class Sequence:
     blocks: int = 0
     preemptions: int = 0
     finish_reason: str | None = None
+    scored: bool = False
 
     @property
     def generated(self) -> int:

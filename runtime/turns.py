@@ -12,7 +12,7 @@ import numpy as np
 
 from .answer import Answer, Delta
 from .errors import ExecutionError, OnnxlmError
-from .executor import StepExecutor, StepInterrupted
+from .executor import MAX_SCORED, StepExecutor, StepInterrupted
 from .logprobs import FloatArray
 from .prefill_pace import PrefillPace
 from .prefix_cache import PrefixCache
@@ -122,7 +122,7 @@ class Turns:
 
     def _restore(self, sequence: Sequence) -> None:
         """Continue behind the longest beginning that the prefix cache knows, if that is more than the row has."""
-        if self.prefixes is None:
+        if self.prefixes is None or sequence.scored:
             return
         start = 0
         for block in self.prefixes.match(sequence.tokens, len(sequence.tokens) - MIN_CHUNK):
@@ -143,11 +143,39 @@ class Turns:
         batch = list(self.scheduler.running)
         if not batch:
             return False
+        if len(batch) == 1 and self._decode_ahead(batch[0]):
+            return True
         started = self.clock()
         for sequence, logits in zip(batch, self._decode_batch(batch), strict=True):
             self._commit(sequence, logits)
         self.pace.decoded(self.clock() - started)
         return True
+
+    def _decode_ahead(self, sequence: Sequence) -> bool:
+        """Verify a draft in one run; False if there is none. In a batch, a draft costs more than it saves."""
+        lookup = self.answers[sequence.id].lookup
+        room = min(sequence.end - len(sequence.tokens) - 1, MAX_SCORED - 1)
+        draft = lookup.draft(sequence.tokens, room) if lookup and room > 0 and self.pace.decode_seconds else []
+        if not (lookup and draft and self.scheduler.pay_ahead(sequence, len(draft))):
+            return False
+        started = self.clock()
+        ids = np.array([sequence.tokens[-1], *draft], np.int64)
+        try:
+            scores = self.executor.score(sequence.row, sequence.length, ids)
+        except ExecutionError:
+            _log.warning("a draft of %d tokens failed, and is decoded without", len(draft))
+            return False
+        accepted = self._accept_draft(sequence, draft, scores)
+        lookup.verified(len(draft), accepted, self.clock() - started, self.pace.decode_seconds)
+        return True
+
+    def _accept_draft(self, sequence: Sequence, draft: list[int], scores: FloatArray) -> int:
+        """Sample position by position, as long as that gives the drafted tokens; returns how many held."""
+        for place, logits in enumerate(scores):
+            self._commit(sequence, logits)
+            if sequence.status is not Status.RUNNING or draft[place : place + 1] != sequence.tokens[-1:]:
+                return place
+        return len(draft)
 
     def _prefill(self) -> bool:
         sequence = self.scheduler.prefilling
@@ -155,6 +183,8 @@ class Turns:
             return False
         started = self.clock()
         size = self.pace.size(len(self.scheduler.running), started - sequence.arrival)
+        if sequence.scored:
+            size = min(size, MAX_SCORED - 1)
         chunk = self.scheduler.next_chunk(size)
         assert chunk is not None
         logits = self._prefill_chunk(chunk)
@@ -192,7 +222,12 @@ class Turns:
         self.computing = sequence
         try:
             ids = np.array(sequence.tokens[chunk.start : chunk.stop], np.int64)
-            return self.executor.prefill(sequence.row, chunk.start, ids)
+            if not sequence.scored:
+                return self.executor.prefill(sequence.row, chunk.start, ids)
+            scores = self.executor.score(sequence.row, chunk.start, ids)
+            self.answers[sequence.id].score_prompt(chunk.start, scores)
+            last: FloatArray = scores[-1]
+            return last
         except StepInterrupted:
             return None
         except ExecutionError as error:

@@ -1,0 +1,71 @@
+"""Drafts by prompt lookup: what followed the last few tokens the last time they stood there is likely to follow again.
+
+A draft is verified in one run that costs little more than one token. Each position is then sampled as always, from the
+request's own random stream, and the draft holds as long as what is sampled is what was drafted. For a drafted token
+that is rejection sampling with a certain proposal, so the distribution is unchanged; moreover the same seed gives the
+same tokens with and without drafts.
+"""
+
+_ORDERS = (4, 3, 2)  # tokens that must match, longest first
+_FIRST_DRAFT = 4
+_TRIALS = 4  # drafts before an opinion is formed
+_FIRST_PAUSE, _LONGEST_PAUSE = 16, 512  # tokens without drafts after they did not pay
+_SMOOTHING = 0.3
+
+
+class PromptLookup:
+    """Drafts for one sequence, from its own tokens.
+
+    Args:
+        most: longest draft.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._size = min(_FIRST_DRAFT, most)
+        self._after: dict[tuple[int, ...], int] = {}  # tokens → where the text went on after their last occurrence
+        self._seen = 0
+        self._pause = 0
+        self._next_pause = _FIRST_PAUSE
+        self._trials = 0
+        self._gain = 0.0
+
+    def draft(self, tokens: list[int], room: int) -> list[int]:
+        """Up to `room` tokens that may come after `tokens`; often none."""
+        self._learn(tokens)
+        if self._pause:
+            self._pause -= 1
+            return []
+        for order in _ORDERS:
+            place = self._after.get(tuple(tokens[-order:])) if len(tokens) >= order else None
+            if place is not None:
+                return tokens[place : place + min(self._size, room)]
+        return []
+
+    def verified(self, drafted: int, accepted: int, seconds: float, decode_seconds: float) -> None:
+        """A draft of `drafted` tokens was run; adapt its size, and stop for a while where it does not pay.
+
+        Args:
+            drafted, accepted: tokens of the draft, and how many of them held.
+            seconds: what the run took.
+            decode_seconds: what one plain decode step takes.
+        """
+        self._size = min(self._most, 2 * self._size) if accepted == drafted else max(2, accepted + 1)
+        gain = (accepted + 1) * decode_seconds / seconds  # tokens per second, relative to plain decoding
+        self._gain = gain if not self._trials else self._gain + _SMOOTHING * (gain - self._gain)
+        self._trials += 1
+        if self._trials < _TRIALS:
+            return
+        if self._gain >= 1:
+            self._next_pause = _FIRST_PAUSE
+        else:
+            self._pause, self._next_pause = self._next_pause, min(2 * self._next_pause, _LONGEST_PAUSE)
+            self._trials = 0
+
+    def _learn(self, tokens: list[int]) -> None:
+        """Remember what followed every run of tokens whose following token is known by now."""
+        for place in range(max(1, self._seen), len(tokens)):
+            for order in _ORDERS:
+                if place >= order:
+                    self._after[tuple(tokens[place - order : place])] = place
+        self._seen = len(tokens)

@@ -1,0 +1,172 @@
+"""Drafts never change an answer; they only make it come sooner, and stop where they do not."""
+
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from runtime import LLM, EngineOptions, OptionError, RequestError, SamplingParams
+from runtime.bundle import open_bundle
+from runtime.executor import OnnxExecutor
+from runtime.speculation import PromptLookup
+
+COPY = [5, 6, 7, 8, 9, 10, 11, 12]
+
+
+@given(st.lists(st.integers(0, 2), max_size=40), st.integers(1, 8), st.integers(0, 10))
+def test_a_draft_is_what_followed_the_last_tokens_before(tokens: list[int], most: int, room: int) -> None:
+    draft = PromptLookup(most).draft(tokens, room)
+    assert len(draft) <= min(most, room)
+    if draft:
+        ending = tokens[-2:]
+        places = [place for place in range(2, len(tokens)) if tokens[place - 2 : place] == ending]
+        assert any(tokens[place : place + len(draft)] == draft for place in places)
+
+
+def test_it_learns_from_what_is_appended() -> None:
+    lookup = PromptLookup(8)
+    tokens = [1, 2, 3]
+    assert lookup.draft(tokens, 8) == []
+    tokens += [4, 1, 2]
+    assert lookup.draft(tokens, 8) == [3, 4, 1, 2]
+
+
+def test_drafts_grow_while_they_hold_and_shrink_when_not() -> None:
+    lookup = PromptLookup(16)
+    text = list(range(30)) * 2
+    assert len(lookup.draft(text[:35], 64)) == 4
+    lookup.verified(4, 4, 1.0, 1.0)
+    assert len(lookup.draft(text[:36], 64)) == 8
+    lookup.verified(8, 1, 1.0, 1.0)
+    assert len(lookup.draft(text[:37], 64)) == 2
+
+
+def test_drafts_that_do_not_pay_are_paused_for_longer_and_longer() -> None:
+    lookup = PromptLookup(4)
+    pauses, silent = [], 0
+    for _ in range(600):
+        if lookup.draft([1, 2, 3] * 20, 8):
+            pauses += [silent] if silent else []
+            silent = 0
+            lookup.verified(4, 0, 1.6, 1.0)
+        else:
+            silent += 1
+    assert pauses[:4] == [16, 32, 64, 128]
+
+
+def test_a_score_is_the_logits_of_every_prefix(scoring_bundle: Path) -> None:
+    executor = OnnxExecutor(open_bundle(scoring_bundle), rows=2, threads=1)
+    ids = np.random.default_rng(0).integers(0, 320, 60)
+    executor.prefill(0, 0, ids[:20])
+    scores = executor.score(0, 20, ids[20:]).copy()
+    for length in (22, 31, 60):
+        assert np.array_equal(executor.prefill(1, 0, ids[:length]), scores[length - 21])
+
+
+FEW = dict.fromkeys((70, 71, 72, 73), 60.0)  # a text of four letters repeats itself all the time
+PARAMS = {
+    "greedy": SamplingParams(max_tokens=120, temperature=0, logit_bias=FEW),
+    "sampled": SamplingParams(max_tokens=120, temperature=0.7, top_p=0.9, seed=11, logit_bias=FEW),
+    "penalised": SamplingParams(max_tokens=60, temperature=0, repetition_penalty=1.3, logit_bias=FEW),
+    "stopped": SamplingParams(
+        max_tokens=120, temperature=0.5, seed=2, stop_token_ids=[72], min_tokens=40, logit_bias=FEW
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", PARAMS)
+def test_the_answer_is_the_same_with_and_without_drafts(scoring_bundle: Path, kind: str) -> None:
+    with LLM(scoring_bundle, options=EngineOptions(threads=1)) as llm:
+        plain = llm.generate(COPY * 5, PARAMS[kind])
+    executor = Counting(open_bundle(scoring_bundle), rows=4, threads=1)
+    with LLM(scoring_bundle, executor=executor, options=EngineOptions(speculation=8)) as llm:
+        drafted = llm.generate(COPY * 5, PARAMS[kind])
+    assert (drafted.token_ids, drafted.text, drafted.finish_reason) == (
+        plain.token_ids, plain.text, plain.finish_reason,
+    )  # fmt: skip
+    assert executor.verified
+
+
+class Counting(OnnxExecutor):
+    verified = 0
+
+    def score(self, row: int, past: int, ids: np.ndarray) -> np.ndarray:
+        self.verified += 1
+        return super().score(row, past, ids)
+
+
+class Parrot:
+    """An embedder's executor without a model: it says its text again and again. Every step takes two milliseconds."""
+
+    rows, capacity, vocab_size, bytes_per_token, can_score = 4, 256, 320, 64, True
+
+    def __init__(self, text: list[int]) -> None:
+        self.text = text
+        self.steps = 0
+
+    def score(self, row: int, past: int, ids: np.ndarray) -> np.ndarray:
+        self.steps += 1
+        time.sleep(0.002)
+        logits = np.zeros((len(ids), self.vocab_size), np.float32)
+        for place in range(len(ids)):
+            logits[place, self.text[(past + place + 1) % len(self.text)]] = 9.0
+        return logits
+
+    def prefill(self, row: int, past: int, ids: np.ndarray) -> np.ndarray:
+        return self.score(row, past, ids)[-1]
+
+    def decode(self, ids: np.ndarray, lengths: np.ndarray) -> np.ndarray:
+        return np.concatenate([self.score(row, length, ids[row : row + 1]) for row, length in enumerate(lengths)])
+
+    def move(self, source: int, target: int, length: int) -> None: ...
+
+    def release(self, row: int, keep: int = 0) -> None: ...
+
+    def interrupt(self) -> None: ...
+
+    def close(self) -> None: ...
+
+    def read(self, row: int, start: int, stop: int) -> list[np.ndarray]:
+        return []
+
+    def write(self, row: int, start: int, block: list[np.ndarray]) -> None: ...
+
+
+@pytest.mark.parametrize(("drafts", "most_steps"), [(0, 200), (8, 45)])
+def test_repeated_text_takes_fewer_steps(tiny_bundle: Path, drafts: int, most_steps: int) -> None:
+    parrot = Parrot([5, 60, 70, 80, 90, 10, 11])
+    with LLM(tiny_bundle, executor=parrot, options=EngineOptions(speculation=drafts)) as llm:
+        completion = llm.generate(parrot.text, SamplingParams(max_tokens=200, temperature=0, ignore_eos=True))
+    assert list(completion.token_ids) == (parrot.text * 40)[7:207]
+    assert parrot.steps <= most_steps
+
+
+@pytest.mark.parametrize("chunk", [5, 512])
+def test_prompt_logprobs_score_every_prompt_token(scoring_bundle: Path, chunk: int) -> None:
+    prompt = np.random.default_rng(1).integers(0, 320, 150).tolist()
+    params = SamplingParams(max_tokens=0, prompt_logprobs=2)
+    with LLM(scoring_bundle, options=EngineOptions(threads=1, prefill_chunk=chunk)) as llm:
+        llm.generate(prompt, SamplingParams(max_tokens=1))  # warm, and yet nothing may be taken from there
+        scored = llm.generate(prompt, params).prompt_logprobs
+        single = [llm.generate(prompt[:n], SamplingParams(max_tokens=1, logprobs=320)) for n in (1, 2, 70, 149)]
+    assert scored is not None
+    assert scored[0] is None
+    assert [entry.token_id for entry in scored[1:] if entry] == prompt[1:]
+    for n, one in zip((1, 2, 70, 149), single, strict=True):
+        assert one.logprobs is not None
+        entry = scored[n]
+        assert entry is not None
+        assert dict(one.logprobs[0].top)[prompt[n]] == pytest.approx(entry.logprob, abs=1e-5)
+
+
+def test_a_bundle_without_scores_refuses_both(synthetic_bundle: Path) -> None:
+    with pytest.raises(OptionError, match="speculation needs logits of several positions"):
+        LLM(synthetic_bundle, options=EngineOptions(threads=1, speculation=4))
+    with (
+        LLM(synthetic_bundle, options=EngineOptions(threads=1)) as llm,
+        pytest.raises(RequestError, match="one position"),
+    ):
+        llm.generate([1, 2], SamplingParams(prompt_logprobs=1))
