@@ -79,14 +79,13 @@ def test_a_budget_is_kept_and_used(tiny_bundle, tmp_path):
 
 def test_work_is_resumed_and_the_file_is_the_same(tiny_bundle, tmp_path):
     text, recipe = split("random", CHUNKS), make_recipe(budget=9.0)
-    doing = []
-    for name in ("one", "two"):
-        seen: list[str] = []
-        quantize(
-            tiny_bundle, tmp_path / name, recipe, text=text, work=tmp_path / "work",
-            progress=lambda what, done, total, seen=seen: seen.append(what),
-        )  # fmt: skip
-        doing.append(seen)
-    assert doing[0].count("calibrating") == 2
-    assert doing[1].count("calibrating") == 0
+    seen: dict[str, list[str]] = {"one": [], "two": []}
+    for name, doing in seen.items():
+        options = {
+            "text": text,
+            "work": tmp_path / "work",
+            "progress": lambda *step, doing=doing: doing.append(step[0]),
+        }
+        quantize(tiny_bundle, tmp_path / name, recipe, **options)
+    assert [doing.count("calibrating") for doing in seen.values()] == [2, 0]
     assert (tmp_path / "one" / "weights.bin").read_bytes() == (tmp_path / "two" / "weights.bin").read_bytes()
