@@ -31,7 +31,7 @@ def build_graph(decoder: "Decoder", target: "Target", role: Role) -> "ir.Model":
     ids, lengths, index = _token_inputs(builder, role)
     pasts = [_past_inputs(builder, decoder, target, i) for i in range(len(decoder.layers))]
     logits, presents = CausalLM(decoder, target)(builder.op, ids, lengths, index, pasts)
-    _add_outputs(builder, decoder, target, logits, presents)
+    _add_outputs(builder, decoder, target, logits, presents, role)
     _name_nodes(graph)
     return ir.Model(graph, ir_version=IR_VERSION, producer_name="onnxlm")
 
@@ -43,7 +43,7 @@ def _token_inputs(builder: Any, role: Role) -> tuple[Any, tuple[Any, Any], Any]:
     ids = builder.input("input_ids", DataType.INT64, ["batch", width])
     seqlens = builder.input("seqlens_k", DataType.INT32, ["batch"])
     total = builder.input("total_sequence_length", DataType.INT32, [])
-    index = builder.input("logits_index", DataType.INT64, ["batch"]) if role == "prefill" else None
+    index = builder.input("logits_index", DataType.INT64, ["selected", 2]) if role == "prefill" else None
     return ids, (seqlens, total), index
 
 
@@ -65,13 +65,13 @@ def _cache_shape(decoder: "Decoder", layer: int) -> list[str | int]:
 
 
 def _add_outputs(
-    builder: Any, decoder: "Decoder", target: "Target", logits: Any, presents: list[tuple[Any, Any]]
+    builder: Any, decoder: "Decoder", target: "Target", logits: Any, presents: list[tuple[Any, Any]], role: Role
 ) -> None:
     import onnx_ir as ir
 
     from models.blocks.parameter import DTYPES
 
-    _describe(logits, ir.DataType.FLOAT, ["batch", decoder.vocab_size])
+    _describe(logits, ir.DataType.FLOAT, ["selected" if role == "prefill" else "batch", decoder.vocab_size])
     builder.add_output(logits, "logits")
     for layer, present in enumerate(presents):
         for part, value in zip(("key", "value"), present, strict=True):

@@ -51,7 +51,7 @@ class NumpyRunner:
             **self.cache,
         }
         if graph == "prefill":
-            feeds["logits_index"] = np.array([len(ids) - 1], np.int64)
+            feeds["logits_index"] = np.array([[0, len(ids) - 1]], np.int64)
         logits, *presents = self._session(graph).run(None, feeds)
         self.cache = dict(zip(self.cache, presents, strict=True))
         self.length = total

@@ -105,7 +105,7 @@ class OnnxExecutor:
         self._windowed = any(tensor.window is not None for tensor in tensors)
         self.memory = _allocate(tensors, rows, self.capacity, provider)
         self._logits = np.zeros((rows, self.vocab_size), _logits_type(graphs.prefill))
-        self.can_score = self._prefill.flat_index
+        self.can_score = True
         self._scores: FloatArray | None = None
         self._bindings: dict[tuple[str, int], _Step] = {}
         self._generation = self.memory.generation
@@ -212,7 +212,6 @@ class _LoadedGraph:
         check_session(self.session, graph)
         index = next((port for port in graph.inputs if port.role == "logits_index"), None)
         self.has_index = index is not None
-        self.flat_index = index is not None and index.shape == ("selected",)
 
 
 class _Step:
@@ -221,14 +220,13 @@ class _Step:
     def __init__(self, loaded: _LoadedGraph, memory: Rows, first: int, count: int, logits: FloatArray) -> None:
         self.logits = logits
         self._binding = Binding(loaded.session, loaded.graph, memory, first, count, logits)
-        self._flat_index = loaded.flat_index
         self.inputs: dict[str, IntArray] = {
             "input_ids": np.zeros((count, 1), np.int64),
             "seqlens_k": np.zeros(count, np.int32),
             "total_sequence_length": np.zeros((), np.int32),
         }
         if loaded.has_index:
-            self.inputs["logits_index"] = np.arange(count) if loaded.flat_index else np.zeros(count, np.int64)
+            self.inputs["logits_index"] = np.stack([np.arange(count), np.zeros(count, np.int64)], axis=1)
         for role, array in self.inputs.items():
             self._binding.set_input(role, array)
 
@@ -241,11 +239,12 @@ class _Step:
         """Bind `ids` [1, n] and ask for the logits after the last of them."""
         self.inputs["input_ids"] = ids
         self._binding.set_input("input_ids", ids)
-        self.inputs["logits_index"][0] = ids.shape[1] - 1
+        self.inputs["logits_index"][0, 1] = ids.shape[1] - 1
 
     def want_all(self, logits: FloatArray) -> None:
         """Ask for the logits after each of the ids, into `logits` [n, vocab]."""
-        self.inputs["logits_index"] = np.arange(len(logits))
+        places = np.arange(len(logits))
+        self.inputs["logits_index"] = np.stack([np.zeros_like(places), places], axis=1)
         self._binding.set_input("logits_index", self.inputs["logits_index"])
         self._binding.set_logits(logits)
         self.logits = logits

@@ -69,10 +69,7 @@ class Model:
         executor = executor or _load_executor(self.bundle, provider, options)
         with _closing_on_error(executor):
             if options.speculation and not executor.can_score:
-                raise OptionError(
-                    "speculation needs logits of several positions, and this bundle's prefill graph gives one. "
-                    "Export the model again, or leave speculation off."
-                )
+                raise OptionError("speculation needs logits of several positions, which this executor does not give.")
             self.engine = _build_engine(executor, self.bundle, options)
         self.engine.start()
 
@@ -102,7 +99,7 @@ class Model:
         if params.structured is not None:
             self._grammars.constraint(params.structured)  # refuses here what does not compile
         if params.prompt_logprobs is not None and not self.engine.turns.executor.can_score:
-            raise RequestError("prompt_logprobs: this bundle's prefill graph gives the logits of one position only.")
+            raise RequestError("prompt_logprobs: this executor gives the logits of one position only.")
         ids = self._prompt_ids(prompt, special_tokens)
         self.engine.turns.scheduler.check(len(ids), params.max_tokens)
         if timeout is not None and not timeout >= 0:

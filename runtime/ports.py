@@ -25,7 +25,7 @@ CACHE_ROLES: tuple[tuple[Role, Role], ...] = (("past_key", "present_key"), ("pas
 
 @dataclass(frozen=True)
 class Port:
-    """One graph input or output. `shape` mixes sizes and symbols ("batch", "sequence", "capacity")."""
+    """One graph input or output. `shape` mixes sizes and symbols ("batch", "sequence", "selected", "capacity")."""
 
     name: str
     dtype: DType
@@ -75,7 +75,7 @@ def check_ports(
     """
     expected_inputs = {**_plain_inputs(phase), **_cache_ports("past", cache, cache_dtype)}
     expected_outputs = {
-        "logits": [Expected(FLOATS, ("batch", vocab_size))],
+        "logits": [Expected(FLOATS, ("selected" if phase == "prefill" else "batch", vocab_size))],
         **_cache_ports("present", cache, cache_dtype),
     }
     _check_side(f"graphs.{phase}.inputs", inputs, expected_inputs)
@@ -88,7 +88,7 @@ def _plain_inputs(phase: Phase) -> dict[str, list[Expected]]:
         "input_ids": Expected(("int64",), ("batch", sequence)),
         "seqlens_k": Expected(("int32",), ("batch",)),
         "total_sequence_length": Expected(("int32",), ()),
-        "logits_index": Expected(("int64",), ("batch",)),
+        "logits_index": Expected(("int64",), ("selected", 2)),
     }
     return {role: [plain[role]] for role in INPUT_ROLES[phase]}
 

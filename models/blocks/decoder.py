@@ -106,13 +106,12 @@ class CausalLM(Module):
     def forward(
         self, op: Any, ids: Any, lengths: tuple[Any, Any], index: Any, pasts: list[Any]
     ) -> tuple[Any, list[Any]]:
-        """Emit everything; `index` int64 `[batch]` picks the position in prefill, None takes the only one in decode."""
+        """Emit everything; `index` int64 `[selected, 2]` picks (row, position) in prefill; None: decode's only one."""
         hidden, presents = self.model(op, ids, lengths, pasts)
         if index is None:
             last = op.Squeeze(hidden, [1], _name="last_hidden")
         else:
-            rows = op.Unsqueeze(index, [1], _name="logits_row")
-            last = op.GatherND(hidden, rows, batch_dims=1, _name="last_hidden")
+            last = op.GatherND(hidden, index, _name="last_hidden")
         if self.decoder.embedding_width is not None:
             last = self.project_out(op, last)
         if self.decoder.logit_scale != 1:

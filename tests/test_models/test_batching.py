@@ -33,7 +33,11 @@ def prefill(manifest, session, rows, filler=0):
     width = max(map(len, rows))
     ids = np.stack([np.pad(row, (0, width - len(row)), constant_values=filler) for row in rows])
     lengths = np.array([len(row) for row in rows])
-    feeds = {"input_ids": ids, "logits_index": lengths - 1, "seqlens_k": (lengths - 1).astype(np.int32)}
+    feeds = {
+        "input_ids": ids,
+        "logits_index": np.stack([np.arange(len(rows)), lengths - 1], axis=1),
+        "seqlens_k": (lengths - 1).astype(np.int32),
+    }
     cache = empty_cache(manifest, len(rows))
     logits, *presents = session.run(None, feeds | {"total_sequence_length": np.array(width, np.int32)} | cache)
     return logits, dict(zip(cache, presents, strict=True))

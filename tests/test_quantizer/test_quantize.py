@@ -30,7 +30,7 @@ def logits(folder, ids):
     bundle = open_bundle(folder)
     count = len(ids)
     feeds = {"input_ids": np.array([ids]), "seqlens_k": np.array([count - 1], np.int32)}
-    feeds |= {"total_sequence_length": np.array(count, np.int32), "logits_index": np.array([count - 1])}
+    feeds |= {"total_sequence_length": np.array(count, np.int32), "logits_index": np.array([[0, count - 1]])}
     for port in bundle.manifest.graphs.prefill.inputs:
         if port.role in ("past_key", "past_value"):
             feeds[port.name] = np.zeros((1, port.shape[1], count, port.shape[3]), np.float32)

@@ -10,7 +10,6 @@ few, or a stale value, gives another token.
 
 import shutil
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -79,59 +78,6 @@ def synthetic_bundle(tmp_path_factory: pytest.TempPathFactory, tiny_bundle: Path
     return folder
 
 
-@pytest.fixture(scope="session")
-def scoring() -> Callable[[Path, Path], Path]:
-    """Copies a bundle with a prefill graph whose `logits_index` picks any of the `[batch · sequence]` positions."""
-
-    def scoring(bundle: Path, target: Path) -> Path:
-        from runtime.bundle import open_bundle, write_manifest
-
-        manifest = open_bundle(bundle).manifest
-        if manifest.graphs.prefill.inputs[3].shape == ("selected",):
-            return bundle
-        shutil.copytree(bundle, target)
-        _gather_flat(target / "prefill.onnx")
-        prefill = manifest.graphs.prefill
-        inputs, outputs = (
-            tuple(
-                replace(port, shape=("selected", *port.shape[1:])) if port.role in ("logits_index", "logits") else port
-                for port in side
-            )
-            for side in (prefill.inputs, prefill.outputs)
-        )
-        graphs = replace(manifest.graphs, prefill=replace(prefill, inputs=inputs, outputs=outputs))
-        write_manifest(target, replace(manifest, graphs=graphs))
-        return target
-
-    return scoring
-
-
-@pytest.fixture(scope="session")
-def scoring_bundle(scoring: Callable[[Path, Path], Path], tiny_bundle: Path, tmp_path_factory: Any) -> Path:
-    """The tiny Llama, able to give the logits of several positions."""
-    return scoring(tiny_bundle, tmp_path_factory.mktemp("scoring") / "tiny")
-
-
-def _gather_flat(path: Path) -> None:
-    """hidden [B, S, H] ─ GatherND(logits_index [B]) ─►   becomes   hidden ─ Flatten [B·S, H] ─ Gather ─►."""
-    from onnx import helper, load, save
-
-    model = load(path, load_external_data=False)
-    nodes = model.graph.node
-    gather = next(node for node in nodes if node.op_type == "GatherND")
-    flat = helper.make_node("Flatten", [gather.input[0]], ["flat_hidden"], axis=2)
-    pick = helper.make_node("Gather", ["flat_hidden", "logits_index"], list(gather.output), axis=0)
-    place = list(nodes).index(gather)
-    kept = [node for node in nodes if node.output[0] not in (gather.output[0], gather.input[1])]
-    before = sum(node.output[0] not in (gather.output[0], gather.input[1]) for node in list(nodes)[:place])
-    del nodes[:]
-    nodes.extend([*kept[:before], flat, pick, *kept[before:]])
-    for value in (*model.graph.input, *model.graph.output):
-        if value.name in ("logits_index", "logits"):
-            value.type.tensor_type.shape.dim[0].dim_param = "selected"
-    save(model, path)
-
-
 def _write_graph(folder: Path, name: str) -> Graph:
     from onnx import checker, helper, save
 
@@ -140,12 +86,12 @@ def _write_graph(folder: Path, name: str) -> Graph:
         "input_ids": ("int64", ["batch", "sequence" if name == "prefill" else 1], "input_ids"),
         "seqlens_k": ("int32", ["batch"], "seqlens_k"),
         "total_sequence_length": ("int32", [], "total_sequence_length"),
-        **({"logits_index": ("int64", ["batch"], "logits_index")} if name == "prefill" else {}),
+        **({"logits_index": ("int64", ["selected", 2], "logits_index")} if name == "prefill" else {}),
         "past_key_values.0.key": ("float32", cache, "past_key"),
         "past_key_values.0.value": ("float32", cache, "past_value"),
     }
     outputs = {
-        "logits": ("float32", ["batch", VOCAB], "logits"),
+        "logits": ("float32", ["selected" if name == "prefill" else "batch", VOCAB], "logits"),
         "present.0.key": ("float32", cache, "present_key"),
         "present.0.value": ("float32", cache, "present_value"),
     }
@@ -192,12 +138,9 @@ def _nodes(prefill: bool) -> list[Any]:
         ),
         *(
             [
-                node("Unsqueeze", "logits_index one_axis", "index"),
-                node("GatherND", "means index", "mean", batch_dims=1),
-                node("GatherND", "input_ids index", "token", batch_dims=1),
-                node("Add", "logits_index i1", "kept"),
-                node("Sub", "kept s", "behind"),  # how far before the last position
-                node("Add", "last behind", "position"),
+                node("GatherND", "means logits_index", "mean"),  # [selected, 8]
+                node("GatherND", "input_ids logits_index", "token"),
+                node("GatherND", "positions logits_index", "position"),
             ]
             if prefill
             else [

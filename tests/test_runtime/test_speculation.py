@@ -57,8 +57,8 @@ def test_drafts_that_do_not_pay_are_paused_for_longer_and_longer() -> None:
     assert pauses[:4] == [16, 32, 64, 128]
 
 
-def test_a_score_is_the_logits_of_every_prefix(scoring_bundle: Path) -> None:
-    executor = OnnxExecutor(open_bundle(scoring_bundle), rows=2, threads=1)
+def test_a_score_is_the_logits_of_every_prefix(tiny_bundle: Path) -> None:
+    executor = OnnxExecutor(open_bundle(tiny_bundle), rows=2, threads=1)
     ids = np.random.default_rng(0).integers(0, 320, 60)
     executor.prefill(0, 0, ids[:20])
     scores = executor.score(0, 20, ids[20:]).copy()
@@ -78,11 +78,11 @@ PARAMS = {
 
 
 @pytest.mark.parametrize("kind", PARAMS)
-def test_the_answer_is_the_same_with_and_without_drafts(scoring_bundle: Path, kind: str) -> None:
-    with LLM(scoring_bundle, options=EngineOptions(threads=1)) as llm:
+def test_the_answer_is_the_same_with_and_without_drafts(tiny_bundle: Path, kind: str) -> None:
+    with LLM(tiny_bundle, options=EngineOptions(threads=1)) as llm:
         plain = llm.generate(COPY * 5, PARAMS[kind])
-    executor = Counting(open_bundle(scoring_bundle), rows=4, threads=1)
-    with LLM(scoring_bundle, executor=executor, options=EngineOptions(speculation=8)) as llm:
+    executor = Counting(open_bundle(tiny_bundle), rows=4, threads=1)
+    with LLM(tiny_bundle, executor=executor, options=EngineOptions(speculation=8)) as llm:
         drafted = llm.generate(COPY * 5, PARAMS[kind])
     assert (drafted.token_ids, drafted.text, drafted.finish_reason) == (
         plain.token_ids, plain.text, plain.finish_reason,
@@ -145,10 +145,10 @@ def test_repeated_text_takes_fewer_steps(tiny_bundle: Path, drafts: int, most_st
 
 
 @pytest.mark.parametrize("chunk", [5, 512])
-def test_prompt_logprobs_score_every_prompt_token(scoring_bundle: Path, chunk: int) -> None:
+def test_prompt_logprobs_score_every_prompt_token(tiny_bundle: Path, chunk: int) -> None:
     prompt = np.random.default_rng(1).integers(0, 320, 150).tolist()
     params = SamplingParams(max_tokens=0, prompt_logprobs=2)
-    with LLM(scoring_bundle, options=EngineOptions(threads=1, prefill_chunk=chunk)) as llm:
+    with LLM(tiny_bundle, options=EngineOptions(threads=1, prefill_chunk=chunk)) as llm:
         llm.generate(prompt, SamplingParams(max_tokens=1))  # warm, and yet nothing may be taken from there
         scored = llm.generate(prompt, params).prompt_logprobs
         single = [llm.generate(prompt[:n], SamplingParams(max_tokens=1, logprobs=320)) for n in (1, 2, 70, 149)]
@@ -162,11 +162,10 @@ def test_prompt_logprobs_score_every_prompt_token(scoring_bundle: Path, chunk: i
         assert dict(one.logprobs[0].top)[prompt[n]] == pytest.approx(entry.logprob, abs=1e-5)
 
 
-def test_a_bundle_without_scores_refuses_both(synthetic_bundle: Path) -> None:
-    with pytest.raises(OptionError, match="speculation needs logits of several positions"):
-        LLM(synthetic_bundle, options=EngineOptions(threads=1, speculation=4))
-    with (
-        LLM(synthetic_bundle, options=EngineOptions(threads=1)) as llm,
-        pytest.raises(RequestError, match="one position"),
-    ):
+def test_an_executor_without_scores_refuses_both(tiny_bundle: Path) -> None:
+    parrot = Parrot([1, 2])
+    parrot.can_score = False
+    with pytest.raises(OptionError, match="speculation needs"):
+        LLM(tiny_bundle, executor=parrot, options=EngineOptions(speculation=4))
+    with LLM(tiny_bundle, executor=parrot) as llm, pytest.raises(RequestError, match="prompt_logprobs"):
         llm.generate([1, 2], SamplingParams(prompt_logprobs=1))
