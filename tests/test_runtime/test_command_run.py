@@ -168,7 +168,10 @@ class Terminal:
 
     def __init__(self, *arguments):
         self.screen, inside = pty.openpty()
-        command = [sys.executable, "-c", "from runtime.cli import main; main()", "run", *arguments]
+        # A run of these tests in the background has SIGINT ignored, and a child would inherit that.
+        listening = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"
+        code = f"{listening}; from runtime.cli import main; main()"
+        command = [sys.executable, "-c", code, "run", *arguments]
         self.process = subprocess.Popen(command, stdin=inside, stdout=inside, stderr=inside, start_new_session=True)
         os.close(inside)
         self.seen = ""
