@@ -186,8 +186,8 @@ class _StreamWalk:
         return Stream(self.size, tuple(self.inputs), tuple(self.outputs)) if self.inputs and consistent else None
 
     def _is_table(self, node: ir.Node) -> bool:
-        weight = node.inputs[0]
-        if node.op_type != "Gather" or weight is None or weight.const_value is None or use_of(node, weight) is None:
+        weight = node.inputs[0] if node.op_type == "Gather" else None
+        if weight is None or weight.const_value is None or use_of(node, weight) is None:
             return False
         self.inputs[str(weight.name)] = None
         self.size = int(weight.const_value.shape.numpy()[1])
