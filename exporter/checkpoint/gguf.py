@@ -11,12 +11,17 @@ from exporter.tokenizer_gguf import gguf_tokenizer_files
 from runtime.errors import CheckpointError, UnsupportedError
 
 from . import gguf_names
-from .checkpoint import Checkpoint
+from .checkpoint import Checkpoint, TensorSource
 from .gguf_config import Keys
-from .gguf_families import FAMILIES, GgufFamily
+from .gguf_families import DENSE
+from .gguf_family import GgufFamily
 from .gguf_file import GgufFile, GgufTensorInfo, read_gguf
+from .gguf_joined import Joined, JoinedTensor
+from .gguf_moe import EXPERTS
 from .gguf_tensor import GgufTensor, Heads, entry_of, rows_of
 from .gguf_tokens import special_ids
+
+FAMILIES = {**DENSE, **EXPERTS}
 
 
 def open_gguf(path: Path) -> Checkpoint:
@@ -29,7 +34,7 @@ def open_gguf(path: Path) -> Checkpoint:
     file = read_gguf(path)
     keys = Keys(file, _architecture(file))
     family = _variant(FAMILIES[keys.architecture], keys)
-    config = {"model_type": family.model_type, **family.config(keys)}
+    config = {"model_type": family.model_type, **family.config(keys)}  # a config may know the type better
     ids = special_ids(file.metadata)
     return Checkpoint(
         name=str(file.metadata.get("general.name") or path.stem),
@@ -56,6 +61,10 @@ def _architecture(file: GgufFile) -> str:
 
 def _variant(family: GgufFamily, keys: Keys) -> GgufFamily:
     """Some architectures stand for two families."""
+    if keys.architecture == "llama" and keys.get("expert_count"):
+        return FAMILIES["mixtral"]
+    if family.model_type == "granitemoe" and keys.get("expert_shared_feed_forward_length"):
+        return replace(family, model_type="granitemoeshared")
     if family.model_type == "falcon" and keys.has("blk.0.attn_norm_2.weight"):
         return replace(family, names=gguf_names.FALCON_40B)
     if family.model_type == "olmo2" and keys.get("attention.sliding_window"):
@@ -63,14 +72,33 @@ def _variant(family: GgufFamily, keys: Keys) -> GgufFamily:
     return family
 
 
-def _tensors(file: GgufFile, family: GgufFamily, keys: Keys) -> dict[str, GgufTensor]:
-    tensors: dict[str, GgufTensor] = {}
+def _tensors(file: GgufFile, family: GgufFamily, keys: Keys) -> dict[str, TensorSource]:
+    tensors: dict[str, TensorSource] = {}
+    parts = {part for joined in family.joined.values() for part in joined.parts}
     for info in file.tensors.values():
         if gguf_names.NOT_WEIGHTS.search(info.name) or _is_extra_layer(info.name, keys.layers):
             continue
-        for tensor in _translated(info, family, keys):
-            tensors[tensor.name] = tensor
+        if re.sub(r"^blk\.\d+\.", "", info.name) not in parts:
+            tensors |= {tensor.name: tensor for tensor in _translated(info, family, keys)}
+    for pattern, joined in family.joined.items():
+        found = (_joined(pattern.replace("{}", str(layer)), joined, layer, file) for layer in range(keys.layers))
+        tensors |= {tensor.name: tensor for tensor in found if tensor is not None}
     return tensors
+
+
+def _joined(name: str, joined: Joined, layer: int, file: GgufFile) -> JoinedTensor | None:
+    """The tensor in parts, or None in a layer that has none of them."""
+    stored = {part: file.tensors.get(f"blk.{layer}.{part}") for part in joined.parts}
+    infos = {part: info for part, info in stored.items() if info is not None}
+    if not infos:
+        return None
+    missing = [part for part in joined.parts if part not in infos]
+    if missing:
+        raise CheckpointError(
+            f"{file.path}: tensor blk.{layer}.{missing[0]} is missing beside blk.{layer}.{next(iter(infos))}."
+        )
+    parts = [GgufTensor(name, info, transposed=part in joined.turned) for part, info in infos.items()]
+    return JoinedTensor(name, parts, joined)
 
 
 def _is_extra_layer(name: str, layers: int) -> bool:
@@ -84,8 +112,10 @@ def _translated(info: GgufTensorInfo, family: GgufFamily, keys: Keys) -> Iterato
     if not names:
         raise UnsupportedError(f"{keys.file.path}: tensor {info.name!r} is not known for {family.model_type}.")
     stem = info.name.rsplit(".", 1)[0].split(".")[-1]
+    if stem in family.single_rows and len(info.shape) == 1:
+        info = replace(info, shape=(1, *info.shape))
     shift = family.norm_shift if info.name.endswith("norm.weight") else 0.0
-    transposed = stem in family.transposed and len(info.shape) == 2
+    transposed = stem in family.transposed and info.name.endswith(".weight")
     heads = _heads(info, stem, keys) if stem in family.orders or len(names) > 1 else None
     order = family.orders[stem](heads) if heads and stem in family.orders else None
     for name, part in zip(names, _row_parts(info, heads if len(names) > 1 else None), strict=True):

@@ -15,7 +15,7 @@ from .stored import read_float32
 Settings = dict[str, Any]
 
 # Their class default is to rotate a part of each head, so that rotating all of it must be stated too.
-PARTIAL = ("phi2", "gptneox", "stablelm", "nemotron", "chatglm", "glm4")
+PARTIAL = ("phi2", "gptneox", "stablelm", "nemotron", "chatglm", "glm4", "glm4moe")
 
 
 @dataclass(frozen=True)

@@ -1,57 +1,19 @@
-"""What each GGUF architecture is in Hugging Face's terms: a configuration, names, and what was done to the tensors."""
+"""What each dense GGUF architecture is in Hugging Face's terms: its configuration, and its row of the table."""
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping
 
 from . import gguf_names as names
 from .gguf_config import Keys, Settings, present, renamed
-from .gguf_names import Names
-from .gguf_tensor import RowOrder, grouped_qkv, half_from_pairs
+from .gguf_family import CONV1D, GROUPED, HALVES, GgufFamily, biased, standard
 
 
-@dataclass(frozen=True)
-class GgufFamily:
-    """How one `general.architecture` maps to Hugging Face.
-
-    Args:
-        model_type: Hugging Face's name of the family.
-        names: GGUF names to Hugging Face names.
-        config: metadata to config.json, without `model_type`.
-        orders: by GGUF name within a layer, how to put rows back.
-        transposed: GGUF names within a layer of matrices that are [in, out] in Hugging Face.
-        norm_shift: added to norm weights: they are stored as 1 + w.
-    """
-
-    model_type: str
-    names: Names
-    config: Callable[[Keys], Settings]
-    orders: Mapping[str, RowOrder] = field(default_factory=dict)
-    transposed: frozenset[str] = frozenset()
-    norm_shift: float = 0.0
-
-
-HALVES: Mapping[str, RowOrder] = {
-    "attn_q": lambda heads: half_from_pairs(heads.queries, heads.size),
-    "attn_k": lambda heads: half_from_pairs(heads.keys, heads.size),
-}
-GROUPED: Mapping[str, RowOrder] = {"attn_qkv": grouped_qkv}
-CONV1D = frozenset({"attn_qkv", "attn_output", "ffn_up", "ffn_down"})
-
-
-def _llama(keys: Keys) -> Settings:
+def llama(keys: Keys) -> Settings:
+    """Llama's keys, with biases as the tensors have them."""
     return {
         **keys.standard(),
         "attention_bias": keys.has("blk.0.attn_q.bias"),
         "mlp_bias": keys.has("blk.0.ffn_down.bias"),
     }
-
-
-def _standard(keys: Keys) -> Settings:
-    return keys.standard()
-
-
-def _biased(keys: Keys) -> Settings:
-    return {**keys.standard(), "attention_bias": keys.has("blk.0.attn_q.bias")}
 
 
 def _ministral3(keys: Keys) -> Settings:
@@ -107,7 +69,8 @@ def _phi(keys: Keys) -> Settings:
     return {**keys.standard("layer_norm_eps"), "hidden_act": "gelu_new", "qk_layernorm": False}
 
 
-def _phi3(keys: Keys) -> Settings:
+def phi3(keys: Keys) -> Settings:
+    """With the window and the length that the model was first trained for."""
     window = keys.get("attention.sliding_window")
     original = keys.get("rope.scaling.original_context_length")
     return {**keys.standard(), **present(sliding_window=window or None, original_max_position_embeddings=original)}
@@ -201,14 +164,15 @@ def _olmo2(keys: Keys) -> Settings:
     return {**keys.standard(), "sliding_window": window, "layer_types": keys.layer_types(4)}
 
 
-def _granite(keys: Keys) -> Settings:
+def granite(keys: Keys) -> Settings:
+    """With its four multipliers."""
     multipliers = {
         "attention_multiplier": "attention.scale",
         "embedding_multiplier": "embedding_scale",
         "residual_multiplier": "residual_scale",
         "logits_scaling": "logit_scale",
     }
-    return {**_llama(keys), **present(**{name: keys.get(key) for name, key in multipliers.items()})}
+    return {**llama(keys), **present(**{name: keys.get(key) for name, key in multipliers.items()})}
 
 
 def _cohere(keys: Keys) -> Settings:
@@ -226,11 +190,11 @@ def _cohere2(keys: Keys) -> Settings:
 
 
 def _arcee(keys: Keys) -> Settings:
-    return {**_llama(keys), "hidden_act": "relu2"}
+    return {**llama(keys), "hidden_act": "relu2"}
 
 
 def _seed_oss(keys: Keys) -> Settings:
-    return {**_llama(keys), "attention_out_bias": keys.has("blk.0.attn_output.bias")}
+    return {**llama(keys), "attention_out_bias": keys.has("blk.0.attn_output.bias")}
 
 
 def _exaone4(keys: Keys) -> Settings:
@@ -259,17 +223,17 @@ def _glm(keys: Keys) -> Settings:
     return {**keys.standard(), "attention_bias": bias}
 
 
-_DENSE: Mapping[str, GgufFamily] = {
-    "llama": GgufFamily("llama", names.LLAMA, _llama, HALVES),
-    "internlm2": GgufFamily("llama", names.LLAMA, _llama, HALVES),
+DENSE: Mapping[str, GgufFamily] = {
+    "llama": GgufFamily("llama", names.LLAMA, llama, HALVES),
+    "internlm2": GgufFamily("llama", names.LLAMA, llama, HALVES),
     "mistral3": GgufFamily("ministral3", names.LLAMA, _ministral3, HALVES),
-    "qwen2": GgufFamily("qwen2", names.LLAMA, _standard),
-    "qwen3": GgufFamily("qwen3", names.QWEN3, _biased),
+    "qwen2": GgufFamily("qwen2", names.LLAMA, standard),
+    "qwen3": GgufFamily("qwen3", names.QWEN3, biased),
     "gemma": GgufFamily("gemma", names.LLAMA, _gemma, norm_shift=-1.0),
     "gemma2": GgufFamily("gemma2", names.GEMMA2, _gemma2, norm_shift=-1.0),
     "gemma3": GgufFamily("gemma3_text", names.GEMMA2, _gemma3, norm_shift=-1.0),
     "phi2": GgufFamily("phi", names.PHI, _phi),
-    "phi3": GgufFamily("phi3", names.PHI3, _phi3),
+    "phi3": GgufFamily("phi3", names.PHI3, phi3),
     "gpt2": GgufFamily("gpt2", names.GPT2, _gpt2, transposed=CONV1D),
     "starcoder": GgufFamily("gpt_bigcode", names.GPT2, _starcoder),
     "gptneox": GgufFamily("gpt_neox", names.GPT_NEOX, _gpt_neox, GROUPED),
@@ -280,17 +244,16 @@ _DENSE: Mapping[str, GgufFamily] = {
     "stablelm": GgufFamily("stablelm", names.STABLELM, _stablelm),
     "olmo": GgufFamily("olmo", names.LLAMA, _olmo, HALVES),
     "olmo2": GgufFamily("olmo2", names.OLMO2, _olmo2),
-    "granite": GgufFamily("granite", names.LLAMA, _granite, HALVES),
+    "granite": GgufFamily("granite", names.LLAMA, granite, HALVES),
     "command-r": GgufFamily("cohere", names.QWEN3, _cohere),
     "cohere2": GgufFamily("cohere2", names.LLAMA, _cohere2),
-    "smollm3": GgufFamily("smollm3", names.LLAMA, _standard, HALVES),
+    "smollm3": GgufFamily("smollm3", names.LLAMA, standard, HALVES),
     "arcee": GgufFamily("arcee", names.LLAMA, _arcee, HALVES),
     "seed_oss": GgufFamily("seed_oss", names.SEED_OSS, _seed_oss),
     "exaone4": GgufFamily("exaone4", names.OLMO2, _exaone4),
     "nemotron": GgufFamily("nemotron", names.LLAMA, _nemotron, norm_shift=-1.0),
     "ernie4_5": GgufFamily("ernie4_5", names.LLAMA, _ernie),
-    "hunyuan-dense": GgufFamily("hunyuan_v1_dense", names.HUNYUAN, _biased),
+    "hunyuan-dense": GgufFamily("hunyuan_v1_dense", names.HUNYUAN, biased),
     "chatglm": GgufFamily("glm", names.GLM, _glm),
     "glm4": GgufFamily("glm4", names.GLM, _glm),
 }
-FAMILIES = _DENSE

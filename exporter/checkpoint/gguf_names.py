@@ -1,7 +1,7 @@
 """GGUF tensor names to Hugging Face names, one table per family; {} is the layer.
 
-Names are without their ending: `.weight` and `.bias` are carried over. Several names: the rows are q, k and v of
-attention. {e} in a name: one tensor per entry of the first dimension, as of experts.
+Names are without their ending: `.weight` and `.bias` are carried over; a row with an ending is the whole name.
+Several names: the rows are q, k and v of attention. {e} in a name: one tensor per entry of the first dimension.
 """
 
 import re
@@ -12,9 +12,9 @@ Names = Mapping[str, str | tuple[str, ...]]
 _LAYER = "model.layers.{}."
 
 
-def in_layers(prefix: str, **names: str) -> dict[str, str]:
+def in_layers(prefix: str, rows: Mapping[str, str] | None = None, **names: str) -> dict[str, str]:
     """Rows `blk.{}.<key>` → `<prefix><value>`."""
-    return {f"blk.{{}}.{key}": prefix + name for key, name in names.items()}
+    return {f"blk.{{}}.{key}": prefix + name for key, name in {**(rows or {}), **names}.items()}
 
 
 LLAMA: Names = {
@@ -94,11 +94,11 @@ GPT_NEOX: Names = {
     "output": "embed_out",
     **in_layers(
         "gpt_neox.layers.{}.",
+        _DENSE,
         attn_norm="input_layernorm",
         attn_qkv="attention.query_key_value",
         attn_output="attention.dense",
         ffn_norm="post_attention_layernorm",
-        **_DENSE,
     ),
 }
 BLOOM: Names = {
@@ -108,11 +108,11 @@ BLOOM: Names = {
     "output": "lm_head",
     **in_layers(
         "transformer.h.{}.",
+        _DENSE,
         attn_norm="input_layernorm",
         attn_qkv="self_attention.query_key_value",
         attn_output="self_attention.dense",
         ffn_norm="post_attention_layernorm",
-        **_DENSE,
     ),
 }
 FALCON: Names = BLOOM
@@ -133,6 +133,84 @@ MPT: Names = {
     ),
 }
 
+# Experts, stacked in GGUF and apart in Hugging Face.
+MIXTRAL: Names = {
+    **LLAMA,
+    **in_layers(
+        _LAYER + "block_sparse_moe.",
+        ffn_gate_inp="gate",
+        ffn_gate_exps="experts.{e}.w1",
+        ffn_up_exps="experts.{e}.w3",
+        ffn_down_exps="experts.{e}.w2",
+    ),
+}
+_EXPERTS: Names = in_layers(
+    _LAYER + "mlp.",
+    ffn_gate_inp="gate",
+    ffn_gate_exps="experts.{e}.gate_proj",
+    ffn_up_exps="experts.{e}.up_proj",
+    ffn_down_exps="experts.{e}.down_proj",
+)
+
+
+def _shared(module: str) -> Names:
+    return in_layers(
+        f"{_LAYER}mlp.{module}.", ffn_gate_shexp="gate_proj", ffn_up_shexp="up_proj", ffn_down_shexp="down_proj"
+    )
+
+
+QWEN2_MOE: Names = {
+    **LLAMA,
+    **_EXPERTS,
+    **_shared("shared_expert"),
+    **in_layers(_LAYER, ffn_gate_inp_shexp="mlp.shared_expert_gate"),
+}
+QWEN3_MOE: Names = {**QWEN3, **_EXPERTS}
+DEEPSEEK: Names = {
+    **LLAMA,
+    **_EXPERTS,
+    **_shared("shared_experts"),
+    **in_layers(
+        _LAYER,
+        {"exp_probs_b.bias": "mlp.gate.e_score_correction_bias"},
+        attn_q_a="self_attn.q_a_proj",
+        attn_q_a_norm="self_attn.q_a_layernorm",
+        attn_q_b="self_attn.q_b_proj",
+        attn_kv_a_mqa="self_attn.kv_a_proj_with_mqa",
+        attn_kv_a_norm="self_attn.kv_a_layernorm",
+        attn_kv_b="self_attn.kv_b_proj",
+    ),
+}
+GLM4_MOE: Names = {**DEEPSEEK, **QK_NORM, **in_layers(_LAYER, post_attention_norm="post_attention_layernorm")}
+ERNIE_MOE: Names = {
+    **LLAMA,
+    **_EXPERTS,
+    **_shared("shared_experts"),
+    **in_layers(_LAYER, {"exp_probs_b.bias": "mlp.moe_statics.e_score_correction_bias"}),
+}
+GRANITE_MOE: Names = {
+    **LLAMA,
+    **in_layers(
+        _LAYER,
+        ffn_gate_inp="block_sparse_moe.router.layer",
+        ffn_down_exps="block_sparse_moe.output_linear",
+        ffn_down_shexp="shared_mlp.output_linear",
+    ),
+}
+GPT_OSS: Names = {
+    **LLAMA,
+    **in_layers(
+        _LAYER,
+        {
+            "attn_sinks.weight": "self_attn.sinks",
+            "ffn_down_exps.weight": "mlp.experts.down_proj",
+            "ffn_down_exps.bias": "mlp.experts.down_proj_bias",
+        },
+        post_attention_norm="post_attention_layernorm",
+        ffn_gate_inp="mlp.router",
+    ),
+}
+
 # Read by the configuration, not weights: rotary frequency factors.
 NOT_WEIGHTS = re.compile(r"^(rope_freqs|rope_factors_(long|short))\.weight$|\.(attn_rot_embd|rope_freqs)\.weight$")
 
@@ -143,6 +221,9 @@ def hugging_face_names(stored: str, names: Names) -> tuple[str, ...]:
     if match is None:
         return ()
     layer, stem, ending = match.groups()
-    found = names.get(stem if layer is None else f"blk.{{}}.{stem}", ())
+    key = stem if layer is None else f"blk.{{}}.{stem}"
+    whole, found = names.get(f"{key}.{ending}"), names.get(key, ())
+    if isinstance(whole, str):
+        return (whole.replace("{}", layer or ""),)
     targets = (found,) if isinstance(found, str) else found
     return tuple(f"{target.replace('{}', layer or '')}.{ending}" for target in targets)

@@ -39,7 +39,7 @@ class GgufTensor:
         name: Hugging Face name.
         info: what is stored.
         order: row j is stored row order[j]; None: as stored.
-        transposed: the Hugging Face layout is [in, out].
+        transposed: the Hugging Face layout is [.., in, out].
         shift: added to every value, as of norms that are stored as 1 + w.
     """
 
@@ -52,7 +52,8 @@ class GgufTensor:
     @property
     def shape(self) -> tuple[int, ...]:
         """In the Hugging Face layout."""
-        return self.info.shape[::-1] if self.transposed else self.info.shape
+        shape = self.info.shape
+        return (*shape[:-2], shape[-1], shape[-2]) if self.transposed else shape
 
     @property
     def dtype(self) -> str:
@@ -71,7 +72,7 @@ class GgufTensor:
             values = values[self.order]
         if self.shift:
             values += np.float32(self.shift)
-        return np.ascontiguousarray(values.T) if self.transposed else values
+        return np.ascontiguousarray(values.swapaxes(-1, -2)) if self.transposed else values
 
     def packed(self) -> PackedTensor | None:
         """The stored codes as [out, in], where the block format maps to MatMulNBits exactly."""

@@ -1,0 +1,52 @@
+"""How one GGUF architecture maps to Hugging Face: the form of the tables in gguf_families.py and gguf_moe.py."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from .gguf_config import Keys, Settings
+from .gguf_joined import Joined
+from .gguf_names import Names
+from .gguf_tensor import RowOrder, grouped_qkv, half_from_pairs
+
+
+@dataclass(frozen=True)
+class GgufFamily:
+    """One `general.architecture`.
+
+    Args:
+        model_type: Hugging Face's name of the family.
+        names: GGUF names to Hugging Face names.
+        config: metadata to config.json, without `model_type`.
+        orders: by GGUF name within a layer, how to put rows back.
+        transposed: GGUF names within a layer of matrices that are [in, out] in Hugging Face.
+        norm_shift: added to norm weights: they are stored as 1 + w.
+        joined: Hugging Face names of tensors that are stored in parts.
+        single_rows: GGUF names within a layer of vectors that are [1, n] in Hugging Face.
+    """
+
+    model_type: str
+    names: Names
+    config: Callable[[Keys], Settings]
+    orders: Mapping[str, RowOrder] = field(default_factory=dict)
+    transposed: frozenset[str] = frozenset()
+    norm_shift: float = 0.0
+    joined: Mapping[str, Joined] = field(default_factory=dict)
+    single_rows: frozenset[str] = frozenset()
+
+
+HALVES: Mapping[str, RowOrder] = {
+    "attn_q": lambda heads: half_from_pairs(heads.queries, heads.size),
+    "attn_k": lambda heads: half_from_pairs(heads.keys, heads.size),
+}
+GROUPED: Mapping[str, RowOrder] = {"attn_qkv": grouped_qkv}
+CONV1D = frozenset({"attn_qkv", "attn_output", "ffn_up", "ffn_down"})
+
+
+def standard(keys: Keys) -> Settings:
+    """Llama's keys and no others."""
+    return keys.standard()
+
+
+def biased(keys: Keys) -> Settings:
+    """Llama's keys and `attention_bias`."""
+    return {**keys.standard(), "attention_bias": keys.has("blk.0.attn_q.bias")}

@@ -1,0 +1,86 @@
+"""Tensors of one layer that Hugging Face has as one: gate and up of experts, the halves of a latent projection."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from .checkpoint import FloatArray, PackedTensor
+from .gguf_tensor import GgufTensor
+
+
+@dataclass(frozen=True)
+class Joined:
+    """How parts become one.
+
+    Args:
+        parts: GGUF names within a layer, with their ending.
+        how: "stacked" one behind the other, or "interleaved" entry by entry.
+        axis: of the rows; 1 for experts [E, out, in], 0 for a matrix.
+        transposed: the result is [.., in, out].
+        turned: parts that are stored [.., in, out] themselves.
+        flat: the first two dimensions of the result become one.
+    """
+
+    parts: tuple[str, ...]
+    how: Literal["stacked", "interleaved"] = "stacked"
+    axis: int = 1
+    transposed: bool = False
+    turned: tuple[str, ...] = ()
+    flat: bool = False
+
+
+@dataclass(frozen=True)
+class JoinedTensor:
+    """Several stored tensors as one."""
+
+    name: str
+    parts: Sequence[GgufTensor]
+    joined: Joined
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """In the Hugging Face layout."""
+        shapes = [part.shape for part in self.parts]
+        size = list(shapes[0])
+        size[self.joined.axis] = sum(shape[self.joined.axis] for shape in shapes)
+        if self.joined.transposed:
+            size[-2:] = size[:-3:-1]
+        return (size[0] * size[1], *size[2:]) if self.joined.flat else tuple(size)
+
+    @property
+    def dtype(self) -> str:
+        """The block formats."""
+        return " + ".join(dict.fromkeys(part.dtype for part in self.parts))
+
+    def read(self) -> FloatArray:
+        """The values in float32, in the Hugging Face layout."""
+        values = self._join([part.read() for part in self.parts])
+        if self.joined.transposed:
+            values = values.swapaxes(-1, -2)
+        return np.ascontiguousarray(values).reshape(self.shape)
+
+    def packed(self) -> PackedTensor | None:
+        """The codes as [.. · out, in], where all parts have codes of one kind."""
+        found = [part.packed() for part in self.parts]
+        packed = [part for part in found if part is not None]
+        kinds = {(part.bits, part.group_size, part.zero_points is None) for part in packed}
+        if len(packed) < len(found) or len(kinds) > 1 or self.joined.turned:
+            return None
+        codes = self._join([self._rows(part.codes, i) for i, part in enumerate(packed)])
+        scales = self._join([self._rows(part.scales, i) for i, part in enumerate(packed)])
+        codes, scales = codes.reshape(-1, codes.shape[-1]), scales.reshape(-1, scales.shape[-1])
+        return replace(packed[0], codes=codes, scales=scales)
+
+    def _rows(self, matrix: npt.NDArray[Any], part: int) -> npt.NDArray[Any]:
+        """Codes or scales [.. · out, G] with the leading dimensions of their part."""
+        return matrix.reshape(*self.parts[part].shape[:-1], -1)
+
+    def _join(self, values: list[npt.NDArray[Any]]) -> npt.NDArray[Any]:
+        axis = self.joined.axis
+        if self.joined.how == "stacked":
+            return np.concatenate(values, axis)
+        both = np.stack(values, axis + 1)
+        return both.reshape(*both.shape[:axis], -1, *both.shape[axis + 2 :])

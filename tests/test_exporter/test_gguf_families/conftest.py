@@ -1,0 +1,196 @@
+"""Tiny transformers models, and GGUF files of them as llama.cpp's converter writes them.
+
+Names are those of the gguf package's own map; the changes to tensors are written down here once more.
+"""
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import gguf
+import numpy as np
+import pytest
+import torch
+from safetensors.numpy import load_file
+from transformers import AutoConfig, AutoModelForCausalLM
+
+from exporter.checkpoint import Checkpoint, open_checkpoint
+
+Tensors = dict[str, np.ndarray]
+
+BASE: dict[str, Any] = {
+    "vocab_size": 131, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 4,
+    "num_key_value_heads": 2, "max_position_embeddings": 128, "tie_word_embeddings": False,
+}  # fmt: skip
+TOKENIZER = {"tokenizer.ggml.model": "gpt2", "tokenizer.ggml.pre": "gpt-2", "tokenizer.ggml.tokens": ["a", "b"]}
+PERMUTED = {"llama", "mistral3", "granite", "granitemoe", "smollm3", "arcee", "olmo"}
+ONE_PLUS = {"gemma", "gemma2", "gemma3", "nemotron"}
+
+
+@dataclass(frozen=True)
+class Case:
+    """`changes` to the base config (or `alone`); `metadata` that the converter writes beside the common keys."""
+
+    architecture: str
+    model_type: str
+    changes: dict[str, Any] = field(default_factory=dict)
+    metadata: dict[str, Any] = field(default_factory=dict)
+    alone: bool = False
+
+
+@dataclass(frozen=True)
+class Both:
+    """One model, read from the GGUF file and from the Hugging Face folder."""
+
+    gguf: Checkpoint
+    folder: Checkpoint
+
+    def compare_tensors(self, atol: float = 0) -> None:
+        assert self.gguf.tensors.keys() == self.folder.tensors.keys()
+        for name, source in self.folder.tensors.items():
+            ours = self.gguf.tensors[name]
+            assert ours.shape == source.shape, name
+            np.testing.assert_allclose(ours.read(), source.read(), rtol=0, atol=atol, err_msg=name)
+
+
+@pytest.fixture
+def convert(tmp_path: Path, write_gguf: Callable[..., Path]) -> Callable[..., Both]:
+    """Save a random model of the case, convert it, open both."""
+
+    def run(*args: Any, kinds: dict[str, str] | None = None, **kwargs: Any) -> Both:
+        case = Case(*args, **kwargs)
+        config = save_random(case, tmp_path / "hf")
+        tensors = converted(case, config, load_file(tmp_path / "hf" / "model.safetensors"))
+        metadata = common_metadata(case.architecture, config, tensors) | TOKENIZER
+        metadata |= {f"{case.architecture}.{key}": value for key, value in case.metadata.items()}
+        return Both(open_checkpoint(write_gguf(metadata, tensors, kinds)), open_checkpoint(tmp_path / "hf"))
+
+    return run
+
+
+def save_random(case: Case, folder: Path) -> Any:
+    torch.manual_seed(0)
+    values = case.changes if case.alone else BASE | case.changes
+    if case.model_type == "falcon":
+        values = {
+            key: value for key, value in values.items() if key not in ("intermediate_size", "num_key_value_heads")
+        }
+    model = AutoModelForCausalLM.from_config(AutoConfig.for_model(case.model_type, **values), dtype=torch.float32)
+    for parameter in model.parameters():
+        parameter.data.copy_(torch.randn_like(parameter))
+    model.save_pretrained(folder)
+    (folder / "tokenizer.json").write_text('{"model": {"type": "WordLevel", "vocab": {"a": 0}, "unk_token": "a"}}')
+    return model.config
+
+
+def common_metadata(architecture: str, config: Any, tensors: Tensors) -> dict[str, Any]:
+    heads, hidden = config.num_attention_heads, config.hidden_size
+    kv_heads = getattr(config, "num_kv_heads", None) or getattr(config, "num_key_value_heads", None) or heads
+    size = getattr(config, "head_dim", None) or hidden // heads
+    down = tensors.get("blk.0.ffn_down.weight")
+    rope = getattr(config, "rope_parameters", None) or {}
+    keys: dict[str, Any] = {
+        "block_count": config.num_hidden_layers,
+        "context_length": 128,
+        "embedding_length": hidden,
+        "feed_forward_length": config.intermediate_size if down is None else down.shape[1],
+        "attention.head_count": heads,
+        "attention.head_count_kv": 1 if architecture == "starcoder" else kv_heads,
+        "attention.key_length": size,
+        "rope.freq_base": float(rope.get("rope_theta", 10000.0)),
+        "rope.dimension_count": int(size * rope.get("partial_rotary_factor", 1.0)),
+        "attention.layer_norm_rms_epsilon": epsilon(config),
+        "attention.layer_norm_epsilon": epsilon(config),
+    }
+    return {"general.architecture": architecture, **{f"{architecture}.{key}": value for key, value in keys.items()}}
+
+
+def epsilon(config: Any) -> float:
+    names = ("rms_norm_eps", "layer_norm_eps", "layer_norm_epsilon", "norm_eps", "norm_epsilon")
+    return next((value for name in names if (value := getattr(config, name, None)) is not None), 1e-5)
+
+
+def converted(case: Case, config: Any, tensors: Tensors) -> Tensors:
+    kind = next(kind for kind, name in gguf.MODEL_ARCH_NAMES.items() if name == case.architecture)
+    names = gguf.get_tensor_name_map(kind, config.num_hidden_layers)
+    result: Tensors = {}
+    for name, values in split_parts(stacked(tensors)).items():
+        found = stored_name(name, names, case.architecture)
+        result[found] = changed(case, config, found, values)
+    for length in ("short", "long"):
+        factors = config.to_dict().get("rope_parameters", {}).get(f"{length}_factor")
+        if factors:
+            result[f"rope_factors_{length}.weight"] = np.array(factors, np.float32)
+    return result
+
+
+def stacked(tensors: Tensors) -> Tensors:
+    """Experts, and StableLM's norms of single heads, are stored as one tensor."""
+    groups: dict[str, dict[int, np.ndarray]] = {}
+    result: Tensors = {}
+    for name, values in tensors.items():
+        match = re.fullmatch(r"(.+\.)(experts|norms)\.(\d+)\.(.+)", name)
+        if match is None:
+            result[name] = values
+        else:
+            stem, kind, index, ending = match.groups()
+            key = f"{stem}experts.{ending}" if kind == "experts" else f"{stem.removesuffix('.')}.{ending}"
+            groups.setdefault(key, {})[int(index)] = values
+    return result | {key: np.stack([parts[i] for i in sorted(parts)]) for key, parts in groups.items()}
+
+
+def split_parts(tensors: Tensors) -> Tensors:
+    """What the converter cuts apart or renames before it looks up names."""
+    result: Tensors = {}
+    for name, values in tensors.items():
+        if name.endswith(("experts.gate_up_proj", "experts.gate_up_proj_bias")):  # gpt-oss: columns alternate
+            for i, part in enumerate(("gate", "up")):
+                result[name.replace("gate_up", part)] = values[..., i::2]
+        elif ".input_linear." in name:  # Granite: rows of gate, then of up
+            kind = "shexp" if "shared" in name else "exps"
+            layer = name.split(".")[2]
+            for part, rows in zip(("gate", "up"), np.split(values, 2, axis=-2), strict=True):
+                result[f"blk.{layer}.ffn_{part}_{kind}.weight"] = rows
+        elif name.endswith("e_score_correction_bias"):
+            result[name.replace("_bias", ".bias")] = values
+        else:
+            result[name] = values
+    return {name: oriented(name, values) for name, values in result.items()}
+
+
+def oriented(name: str, values: np.ndarray) -> np.ndarray:
+    """gpt-oss' packed experts are [in, out]."""
+    turned = name.endswith(("experts.gate_proj", "experts.up_proj", "experts.down_proj"))
+    return np.ascontiguousarray(values.swapaxes(-1, -2) if turned else values)
+
+
+def stored_name(name: str, names: Any, architecture: str) -> str:
+    if name.startswith("blk."):
+        return name
+    short = name.removeprefix("transformer.") if architecture == "bloom" else name
+    if short.endswith(".sinks"):
+        short += ".weight"
+    if ".experts." in name and not name.endswith((".weight", ".bias")):
+        short = name.removesuffix("_bias") + (".bias" if name.endswith("_bias") else ".weight")
+    found = names.get_name(short, try_suffixes=(".weight", ".bias"))
+    assert found is not None, name
+    return str(found)
+
+
+def changed(case: Case, config: Any, name: str, values: np.ndarray) -> np.ndarray:
+    heads = config.num_attention_heads
+    if case.architecture in PERMUTED and (".attn_q." in name or ".attn_k." in name):
+        count = heads if ".attn_q." in name else config.num_key_value_heads
+        return values.reshape(count, 2, values.shape[0] // count // 2, -1).swapaxes(1, 2).reshape(values.shape)
+    if case.architecture in ONE_PLUS and name.endswith("norm.weight"):
+        return values + np.float32(1)
+    if case.architecture == "gpt2" and values.ndim == 2 and name.startswith("blk."):
+        return np.ascontiguousarray(values.T)
+    if case.architecture in ("falcon", "gptneox", "bloom") and ".attn_qkv." in name:
+        keys = config.num_kv_heads if case.architecture == "falcon" else heads
+        groups = values.reshape(keys, heads // keys + 2, config.hidden_size // heads, -1)
+        parts = (groups[:, :-2], groups[:, -2:-1], groups[:, -1:])
+        return np.concatenate([part.reshape(-1, *values.shape[1:]) for part in parts])
+    return values

@@ -1,0 +1,110 @@
+"""Every family with experts that GGUF knows comes back whole from a converted file."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from exporter.checkpoint.gguf_moe import EXPERTS
+
+FOUR = {"expert_count": 4, "expert_used_count": 2}
+SPARSE = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32}
+LOCAL = {"num_local_experts": 4, "num_experts_per_tok": 2}
+LONGROPE = {"short_factor": [1.0 + i / 8 for i in range(8)], "long_factor": [1.0 + i for i in range(8)]}
+LATENT = {
+    "num_key_value_heads": 4, "first_k_dense_replace": 1, "kv_lora_rank": 16, "qk_nope_head_dim": 32,
+    "qk_rope_head_dim": 16, "v_head_dim": 16, "n_routed_experts": 4, "n_shared_experts": 2, "num_experts_per_tok": 2,
+    "moe_intermediate_size": 32, "routed_scaling_factor": 2.0,
+}  # fmt: skip
+LATENT_KEYS = {
+    **FOUR, "attention.kv_lora_rank": 16, "attention.key_length": 48, "attention.value_length": 16,
+    "rope.dimension_count": 16, "expert_shared_count": 2, "expert_feed_forward_length": 32,
+    "leading_dense_block_count": 1, "expert_weights_scale": 2.0,
+}  # fmt: skip
+
+CASES = {
+    "mixtral": ("llama", "mixtral", {**LOCAL, "head_dim": 16}, FOUR),
+    "qwen2moe": (
+        "qwen2moe",
+        "qwen2_moe",
+        {**SPARSE, "shared_expert_intermediate_size": 48},
+        {**FOUR, "expert_feed_forward_length": 32},
+    ),
+    "qwen3moe": (
+        "qwen3moe",
+        "qwen3_moe",
+        {**SPARSE, "head_dim": 32, "norm_topk_prob": True},
+        {**FOUR, "expert_feed_forward_length": 32},
+    ),
+    "olmoe": (
+        "olmoe",
+        "olmoe",
+        {"num_experts": 4, "num_experts_per_tok": 2, "clip_qkv": 0.5},
+        {**FOUR, "attention.clamp_kqv": 0.5},
+    ),
+    "granitemoe": ("granitemoe", "granitemoe", LOCAL, FOUR),
+    "granitemoeshared": (
+        "granitemoe",
+        "granitemoeshared",
+        {**LOCAL, "shared_intermediate_size": 48},
+        {**FOUR, "expert_shared_feed_forward_length": 48},
+    ),
+    "phimoe": (
+        "phimoe",
+        "phimoe",
+        {**LOCAL, "lm_head_bias": True, "attention_bias": True, "rope_scaling": {
+            "type": "longrope", **LONGROPE, "short_mscale": 1.25, "long_mscale": 1.25,
+            "original_max_position_embeddings": 32}},
+        {**FOUR, "rope.scaling.attn_factor": 1.25, "rope.scaling.original_context_length": 32},
+    ),
+    "gpt-oss": (
+        "gpt-oss",
+        "gpt_oss",
+        {**LOCAL, "head_dim": 16, "sliding_window": 8, "intermediate_size": 64},
+        {**FOUR, "attention.sliding_window": 8},
+    ),
+    "deepseek2": ("deepseek2", "deepseek_v2", {**LATENT, "q_lora_rank": None}, LATENT_KEYS),
+    "deepseek3": (
+        "deepseek2",
+        "deepseek_v3",
+        {**LATENT, "q_lora_rank": 24, "n_group": 2, "topk_group": 1},
+        {**LATENT_KEYS, "attention.q_lora_rank": 24, "expert_gating_func": 2, "expert_weights_norm": True,
+         "expert_group_count": 2, "expert_group_used_count": 1},
+    ),
+    "glm4moe": (
+        "glm4moe",
+        "glm4_moe",
+        {"head_dim": 32, "use_qk_norm": True, "n_routed_experts": 4, "num_experts_per_tok": 2, "n_shared_experts": 1,
+         "moe_intermediate_size": 32, "first_k_dense_replace": 1, "attention_bias": True},
+        {**FOUR, "expert_feed_forward_length": 32, "leading_dense_block_count": 1, "expert_weights_norm": True},
+    ),
+    "ernie4_5-moe": (
+        "ernie4_5-moe",
+        "ernie4_5_moe",
+        {"moe_num_experts": 4, "moe_k": 2, "moe_num_shared_experts": 2, "moe_intermediate_size": 32, "head_dim": 16},
+        {**FOUR, "expert_feed_forward_length": 32, "expert_shared_count": 2, "leading_dense_block_count": 1},
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_converted_model_comes_back_whole(convert: Callable[..., Any], name: str):
+    both = convert(*CASES[name])
+    both.compare_tensors()
+    ours, theirs = both.gguf.config, both.folder.config
+    shared = ours.keys() & theirs.keys() - {"rope_parameters", "sliding_window", "head_dim"}
+    assert {key: ours[key] for key in shared} == {key: theirs[key] for key in shared}
+
+
+def test_joined_experts_keep_their_codes(convert: Callable[..., Any]):
+    """gpt-oss: rows of gate and up alternate, in values and in codes alike."""
+    kinds = {f"blk.0.ffn_{part}_exps.weight": "Q8_0" for part in ("gate", "up")}
+    source = convert(*CASES["gpt-oss"], kinds=kinds).gguf.tensors["model.layers.0.mlp.experts.gate_up_proj"]
+    packed = source.packed()
+    assert packed.codes.shape == (4 * 128, 64)
+    np.testing.assert_array_equal(packed.dequantize().reshape(4, 128, 64), source.read().swapaxes(1, 2))
+
+
+def test_every_family_is_tried():
+    assert {case[0] for case in CASES.values()} == set(EXPERTS) - {"mixtral"} | {"llama"}
