@@ -1,4 +1,4 @@
-"""Rotary embeddings: from config keys to frequencies, from frequencies to cos/sin tables.
+"""Rotary embeddings: from config keys to frequencies.
 
 Formulas: `transformers.modeling_rope_utils`; llama3 scaling from the Llama 3.1 release; YaRN from Peng et al. 2023.
 Arithmetic is float32 where the reference's is, so that tables agree at long positions too.
@@ -71,19 +71,6 @@ def _scaled(config: Config, settings: dict[str, Any], width: int) -> Rope:
     long = base / np.array(settings["long_factor"], np.float32)
     switch = int(settings["original_max_position_embeddings"])
     return Rope(tuple(map(float, frequencies)), factor, switch=switch, long_inverse_frequencies=tuple(map(float, long)))
-
-
-def rope_tables(rope: Rope, positions: int) -> tuple[Floats, Floats]:
-    """cos and sin `[positions, r/2]` float32; of a switching rope `[switch + positions, r/2]`, long behind short."""
-    angles = _angles(rope.inverse_frequencies, rope.switch or positions)
-    if rope.switch is not None:
-        angles = np.concatenate([angles, _angles(rope.long_inverse_frequencies, positions)])
-    wide = angles.astype(np.float64)
-    return (np.cos(wide) * rope.factor).astype(np.float32), (np.sin(wide) * rope.factor).astype(np.float32)
-
-
-def _angles(frequencies: tuple[float, ...], positions: int) -> Floats:
-    return np.outer(np.arange(positions, dtype=np.float32), np.array(frequencies, np.float32))
 
 
 def _base(theta: float, width: int) -> Floats:

@@ -8,7 +8,6 @@ from onnxscript.nn import Module
 
 from ..description import Decoder, Rope
 from ..heads import head_layout
-from ..rope import rope_tables
 from ..target import Target
 from .parameter import constant
 
@@ -55,7 +54,8 @@ class SharedInputs(Module):
         self.switching = [rope for rope in self.ropes if rope.switch is not None]
         rotated_early = any(a.qk_norm and a.qk_norm.after_rope for a in attentions)
         self.counts = bool(decoder.positions or self.switching or self.growths or rotated_early)
-        self._tables = {rope: self._add_tables(rope, i) for i, rope in enumerate(self.ropes)}
+        for number, rope in enumerate(self.ropes):
+            self._add_frequencies(rope, number)
         self._slopes = {alibi: self._add_slopes(alibi, i) for i, alibi in enumerate(self.alibis)}
 
     def forward(self, op: Any, ids: Any, seqlens_k: Any, total_sequence_length: Any) -> Step:
@@ -65,7 +65,7 @@ class SharedInputs(Module):
             seqlens_k,
             total_sequence_length,
             positions,
-            self._tables,
+            {rope: self._rope_tables(op, rope, number) for number, rope in enumerate(self.ropes)},
             {rope: self._rope_rows(op, rope, positions, seqlens_k) for rope in self.switching},
             {alibi: self._alibi_bias(op, ids, total_sequence_length, alibi) for alibi in self.alibis},
             {growth: self._query_growth(op, positions, *growth) for growth in self.growths},
@@ -108,11 +108,32 @@ class SharedInputs(Module):
         growth = op.Add(op.Mul(logarithm, op.Constant(value_float=beta)), op.Constant(value_float=1.0))
         return op.Unsqueeze(op.Cast(growth, to=_CODES[self.target.dtype]), [2], _name="query_growth")
 
-    def _add_tables(self, rope: Rope, number: int) -> tuple[Any, Any]:
-        cos, sin = (constant(table, self.target) for table in rope_tables(rope, self.decoder.context_length))
-        setattr(self, f"cos_{number}", cos)
-        setattr(self, f"sin_{number}", sin)
+    def _rope_tables(self, op: Any, rope: Rope, number: int) -> tuple[Any, Any]:
+        """cos and sin of position * frequency. ONNX Runtime folds them into constants when it loads the graph.
+
+        A switching rope has the rows of its long table behind the `switch` rows of its short one.
+        """
+        context = self.decoder.context_length
+        angles = self._angles(op, f"short_{number}", rope.switch or context)
+        if rope.switch is not None:
+            long = self._angles(op, f"long_{number}", context)
+            angles = op.Concat(angles, long, axis=0, _name=f"angles_{number}")
+        factor, code = op.Constant(value_float=rope.factor), _CODES[self.target.dtype]
+        cos = op.Cast(op.Mul(op.Cos(angles), factor), to=code, _name=f"cos_{number}")
+        sin = op.Cast(op.Mul(op.Sin(angles), factor), to=code, _name=f"sin_{number}")
         return cos, sin
+
+    def _angles(self, op: Any, name: str, positions: int) -> Any:
+        """float32 `[positions, r/2]`."""
+        rows = op.Range(0.0, float(positions), 1.0, _name=f"positions_{name}")
+        return op.Mul(op.Unsqueeze(rows, [1], _name=f"column_{name}"), getattr(self, name), _name=f"angles_{name}")
+
+    def _add_frequencies(self, rope: Rope, number: int) -> None:
+        frequencies = {"short": rope.inverse_frequencies, "long": rope.long_inverse_frequencies}
+        for kind, values in frequencies.items():
+            if values:
+                row = np.array(values, np.float32).reshape(1, -1)
+                setattr(self, f"{kind}_{number}", constant(row, Target()))  # float32 on every target
 
     def _add_slopes(self, alibi: Alibi, number: int) -> Any:
         value = constant(np.array(alibi, np.float32).reshape(1, -1, 1, 1), self.target)

@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from dataclasses import replace
 
 import numpy as np
 import onnx
@@ -10,6 +11,7 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from exporter.export import ExportOptions, export
+from models import rope
 from runtime.bundle import open_bundle
 from runtime.errors import BundleError, CheckpointError, UnsupportedError, VerificationError
 
@@ -93,10 +95,9 @@ def test_unsupported_model_is_refused(checkpoint, tmp_path):
 
 
 def test_failed_verification_leaves_nothing(checkpoint, tmp_path, monkeypatch):
-    from models import rope
-
-    tables = rope.rope_tables
-    monkeypatch.setattr("models.blocks.decoder.rope_tables", lambda *a: [table * 1.1 for table in tables(*a)])
+    read_rope = rope.read_rope
+    wrong = lambda *args, **kwargs: replace(read_rope(*args, **kwargs), factor=1.1)  # noqa: E731
+    monkeypatch.setattr("models.skeleton.read_rope", wrong)
     with pytest.raises(VerificationError, match="differ from transformers"):
         export(checkpoint, tmp_path / "bundle", ExportOptions(verify="transformers"))
     assert not list(tmp_path.iterdir())

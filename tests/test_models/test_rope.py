@@ -6,7 +6,7 @@ from transformers import LlamaConfig
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 from models.config import Config
-from models.rope import read_rope, rope_tables
+from models.rope import read_rope
 from runtime.errors import CheckpointError, UnsupportedError
 
 SCALINGS = [
@@ -34,13 +34,6 @@ def test_both_spellings_mean_the_same():
     old = Config({"rope_theta": 1e6, "rope_scaling": {"type": "linear", "factor": 2.0}})
     new = Config({"rope_parameters": {"rope_type": "linear", "factor": 2.0, "rope_theta": 1e6}})
     assert read_rope(old, 64, 2048) == read_rope(new, 64, 2048)
-
-
-def test_tables_start_without_rotation():
-    cos, sin = rope_tables(read_rope(Config({}), 16, 128), 10)
-    assert cos.shape == sin.shape == (10, 8)
-    assert (cos[0] == 1).all()
-    assert (sin[0] == 0).all()
 
 
 def test_unknown_kind_is_refused_by_name():
