@@ -19,12 +19,13 @@ import onnx_ir as ir
 
 from runtime.bundle import Bundle
 
+from .gram_graph import add_grams
 from .graphs import WEIGHTS_NAME, load_graphs
 from .matrix import Floats
 from .segments import Arrays, Cut, Segment, body, empty_cache_feeds, find_cut
-from .sites import use_of
 
 _HEAD = "head"
+WEIGHTED = False
 IntArray = npt.NDArray[np.int64]
 
 
@@ -88,7 +89,7 @@ def collect_grams(
 def _run_layer(bundle: Bundle, graph: ir.Graph, cut: Cut, layer: int, chunks: IntArray, log: "_Log") -> None:
     model = body(graph, cut, layer, layer + 1)
     crossing = [str(value.name) for value in model.graph.outputs]
-    readers = add_grams(model.graph)
+    readers = add_grams(model.graph, weighted=WEIGHTED)
     segment = Segment(model, bundle.folder)
     sums: dict[str, npt.NDArray[np.float64]] = {}
     for index, ids in enumerate(chunks):
@@ -100,40 +101,6 @@ def _run_layer(bundle: Bundle, graph: ir.Graph, cut: Cut, layer: int, chunks: In
             hidden = out[crossing[0]].reshape(-1, out[crossing[0]].shape[-1])
             sums[_HEAD] = sums.get(_HEAD, 0.0) + (hidden.T @ hidden).astype(np.float64)
     log.finish(layer, readers, {name: (total / chunks.size).astype(np.float32) for name, total in sums.items()})
-
-
-def add_grams(graph: ir.Graph) -> dict[str, str]:
-    """Add an output XᵀX `[K, K]` for each value that a matrix multiplies; return weight name → output name."""
-    readers: dict[str, str] = {}
-    added: dict[ir.Value, str] = {}
-    for node in list(graph):
-        weight = node.inputs[1] if node.op_type in ("MatMul", "Gemm") else None
-        x = node.inputs[0]
-        if x is None or weight is None or weight.const_value is None or use_of(node, weight) is None:
-            continue
-        if x not in added:
-            added[x] = _add_gram(graph, x, _inputs_of(node, weight))
-        readers[str(weight.name)] = added[x]
-    return readers
-
-
-def _inputs_of(node: ir.Node, weight: ir.Value) -> int:
-    assert weight.const_value is not None
-    return int(weight.const_value.shape.numpy()[0 if node.op_type == "MatMul" else 1])
-
-
-def _add_gram(graph: ir.Graph, x: ir.Value, inputs: int) -> str:
-    name = f"{x.name}.gram"
-    shape = ir.Value(name=f"{name}.shape", const_value=ir.tensor([-1, inputs], name=f"{name}.shape"))
-    shape.type, shape.shape = ir.TensorType(ir.DataType.INT64), ir.Shape([2])
-    graph.register_initializer(shape)
-    flat = ir.node("Reshape", [x, shape])
-    turned = ir.node("Transpose", [flat.outputs[0]], {"perm": [1, 0]})
-    gram = ir.node("MatMul", [turned.outputs[0], flat.outputs[0]])
-    gram.outputs[0].name, gram.outputs[0].type = name, ir.TensorType(ir.DataType.FLOAT)
-    graph.extend([flat, turned, gram])
-    graph.outputs.append(gram.outputs[0])
-    return name
 
 
 def _head_weights(cut: Cut) -> list[ir.Value]:

@@ -74,7 +74,7 @@ def read_chunks(source: Path, bundle: Bundle, tokens: int, length: int = CHUNK) 
         source: `.txt` (any text), `.jsonl` (a "text" or "messages" in each line) or `.npy` (token ids).
         bundle: whose tokenizer and chat template are used.
         tokens: most tokens to use.
-        length: of a chunk; shorter than the model's context.
+        length: of a chunk; less where the text or the model's context is shorter.
 
     Raises:
         QuantizationError: the file cannot be read, is empty, or its tokens are not this model's.
@@ -88,7 +88,7 @@ def read_chunks(source: Path, bundle: Bundle, tokens: int, length: int = CHUNK) 
             f"{source}: token id {ids.max()} is outside this model's vocabulary of {vocabulary}; "
             "the tokens were made by another model's tokenizer."
         )
-    length = min(length, len(ids))
+    length = min(length, len(ids), bundle.manifest.architecture.context_length)
     chunks = ids[: len(ids) // length * length].reshape(-1, length)
     wanted = max(1, min(len(chunks), tokens // length))
     chosen: IntArray = chunks[np.linspace(0, len(chunks) - 1, wanted).astype(int)]

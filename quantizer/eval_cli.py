@@ -18,9 +18,17 @@ _PATH = click.Path(path_type=Path)
 @click.option("--tokens", default=8192, show_default=True, type=click.IntRange(min=2), help="Most tokens to compare.")
 @click.option("--context", default=512, show_default=True, type=click.IntRange(min=2), help="Tokens of each chunk.")
 @click.option("--fail-if", metavar="CONDITION", help="Exit with an error if so: 'kl>0.06', 'top1<0.9'.")
+@click.option("--html", type=_PATH, help="Write a report with plots to this file.")
 @click.option("--json", "as_json", is_flag=True, help="Print the figures as JSON.")
 def evaluate(
-    folder: Path, reference: Path, text: Path, tokens: int, context: int, fail_if: str | None, as_json: bool
+    folder: Path,
+    reference: Path,
+    text: Path,
+    tokens: int,
+    context: int,
+    fail_if: str | None,
+    html: Path | None,
+    as_json: bool,
 ) -> None:
     """Compare the bundle FOLDER with its reference: KL divergence, agreement and perplexity on a text.
 
@@ -33,17 +41,22 @@ def evaluate(
     from .calibration_text import Text, read_chunks
     from .gate import parse_gate
     from .progress_bar import progress_bar
-    from .quality import measure_quality
+    from .quality import as_quality, measure_scores
+    from .report import evaluation_report
 
     gate = parse_gate(fail_if) if fail_if else None
     ours, theirs = open_bundle(folder), open_bundle(reference)
     if ours.manifest.architecture.vocab_size != theirs.manifest.architecture.vocab_size:
         raise QuantizationError(f"{folder} and {reference} have different vocabularies: they are not the same model.")
     chunks = read_chunks(text, theirs, tokens, context)
+    chosen = Text(text.name, chunks[:0], chunks, text.name)
     with progress_bar("evaluating") as progress:
-        quality = measure_quality(ours, theirs, Text(text.name, chunks[:0], chunks, text.name), progress)
+        scores = measure_scores(ours, theirs, chosen, progress)
+    quality = as_quality(scores, chosen)
+    if html:
+        html.write_text(evaluation_report(folder.name, ours.manifest, scores, text.name), encoding="utf-8")
     if as_json:
-        click.echo(json.dumps(asdict(quality), indent=1))
+        click.echo(json.dumps(asdict(scores), indent=1))
     else:
         click.echo(f"KL divergence   {quality.kl:.5f} nats per token, 99 % of tokens below {quality.kl_p99:.4f}")
         click.echo(f"top-1 agreement {quality.top1:.2%}")

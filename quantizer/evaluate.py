@@ -18,6 +18,7 @@ from .matrix import Floats
 from .segments import Segment, body, empty_cache_feeds, find_cut, head
 
 _ROWS = 128  # positions whose logits are in memory at once
+_BUCKETS = 32
 IntArray = npt.NDArray[np.int64]
 
 
@@ -32,6 +33,8 @@ class Scores:
         top1: share of positions where both prefer the same token.
         perplexity, reference_perplexity: of the text, under the model and under the reference.
         tokens: positions that were compared.
+        bucket: positions that one entry of `kl_by_position` averages.
+        kl_by_position: mean KL over all chunks, by position in the chunk.
     """
 
     kl: float
@@ -41,6 +44,8 @@ class Scores:
     perplexity: float
     reference_perplexity: float
     tokens: int
+    bucket: int
+    kl_by_position: tuple[float, ...]
 
 
 class Model:
@@ -113,6 +118,9 @@ def _compare_rows(ours: Floats, theirs: Floats, following: IntArray) -> tuple[Fl
 def _summarize(columns: list[Floats], shape: tuple[int, ...]) -> Scores:
     kl, agree, ours, theirs = (column.astype(np.float64) for column in columns)
     late = kl.reshape(shape)[:, shape[1] // 2 :]
+    by_position = kl.reshape(shape).mean(axis=0)
+    bucket = max(1, shape[1] // _BUCKETS)
+    edges = np.arange(bucket, shape[1], bucket)
     return Scores(
         kl=float(kl.mean()),
         kl_late=float(late.mean()),
@@ -121,6 +129,8 @@ def _summarize(columns: list[Floats], shape: tuple[int, ...]) -> Scores:
         perplexity=float(np.exp(-np.nanmean(ours))),
         reference_perplexity=float(np.exp(-np.nanmean(theirs))),
         tokens=kl.size,
+        bucket=bucket,
+        kl_by_position=tuple(float(part.mean()) for part in np.split(by_position, edges)),
     )
 
 

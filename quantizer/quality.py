@@ -5,12 +5,17 @@ from runtime.manifest import Quality
 from runtime.session import onnxruntime
 
 from .calibration_text import Text
-from .evaluate import Model, evaluate
+from .evaluate import Model, Scores, evaluate
 from .progress import Progress
 
 
 def measure_quality(bundle: Bundle, reference: Bundle, text: Text, progress: Progress) -> Quality:
     """Compare `bundle` with the unquantized `reference` on the held-out part of `text`."""
+    return as_quality(measure_scores(bundle, reference, text, progress), text)
+
+
+def measure_scores(bundle: Bundle, reference: Bundle, text: Text, progress: Progress) -> Scores:
+    """The same, with everything that was measured."""
     done = 0
 
     def count(tokens: int) -> None:
@@ -18,7 +23,11 @@ def measure_quality(bundle: Bundle, reference: Bundle, text: Text, progress: Pro
         done += tokens
         progress("evaluating", done, text.held_out.size)
 
-    scores = evaluate(Model(bundle), Model(reference), text.held_out, count)
+    return evaluate(Model(bundle), Model(reference), text.held_out, count)
+
+
+def as_quality(scores: Scores, text: Text) -> Quality:
+    """What the manifest keeps of the scores."""
     return Quality(
         kl=scores.kl,
         kl_p99=scores.kl_p99,

@@ -96,7 +96,7 @@ def quantize(
             text = find_text(bundle, recipe, work or default_work, progress)
         plan = prepare(bundle, graphs, sites, everything, recipe, text, work or default_work, progress)
         outcomes = _write_graphs(bundle, graphs, plan, folder, progress)
-        _copy_other_files(bundle, folder)
+        copy_other_files(bundle, folder)
         manifest = write_manifest(folder, _describe(bundle.manifest, graphs, plan, text, outcomes))
         if text is not None:
             manifest = _measure(bundle, folder, manifest, text, gate, progress)
@@ -154,7 +154,8 @@ def _require_unquantized(bundle: Bundle) -> None:
         )
 
 
-def _copy_other_files(bundle: Bundle, folder: Path) -> None:
+def copy_other_files(bundle: Bundle, folder: Path) -> None:
+    """Copy what a new bundle takes over unchanged: every file of the old one that is not there yet."""
     for name in bundle.manifest.files:
         if not (folder / name).exists():
             (folder / name).parent.mkdir(parents=True, exist_ok=True)

@@ -128,11 +128,18 @@ def _past_shape(port: Port, batch: int, count: int) -> Sequence[int]:
 
 
 def _borders(graph: ir.Graph, left_out: set[ir.Value]) -> list[tuple[ir.Value, ...]]:
-    """Values that cross each layer's beginning, layer 1 first; those of the cut itself are left out."""
+    """Values that cross each layer's beginning, layer 1 first; those of the cut itself are left out.
+
+    What no input decides (tables computed from constants) does not cross: every piece computes it again.
+    """
     stage = _stages(graph)
     layers = max(stage.values())
     crossing: list[list[ir.Value]] = [[] for _ in range(layers)]
+    decided = set(graph.inputs)
     for node in graph:
+        if decided.isdisjoint(node.inputs):
+            continue
+        decided.update(node.outputs)
         for value in (v for v in node.outputs if v not in left_out):
             last = max((stage[user] for user in value.consumers()), default=0)
             for border in range(stage[node], last):

@@ -13,6 +13,8 @@ COMMANDS: dict[str, tuple[str, str, str, str]] = {
     "export": ("exporter.cli", "export", "export", "Turn a checkpoint into a bundle: prefill and decode graphs."),
     "quantize": ("quantizer.cli", "quantize", "export", "Rewrite a bundle's weights to 4 or 8 bits."),
     "eval": ("quantizer.eval_cli", "evaluate", "export", "Compare a quantized bundle with the one it was made from."),
+    "compare": ("quantizer.compare_cli", "compare", "export", "Put bundles side by side: size, quality, speed."),
+    "quantize-kv": ("quantizer.kv_cli", "quantize_kv", "export", "Store a bundle's keys and values in 8 or 4 bits."),
     "run": ("runtime.commands.run", "run", "cpu", "Generate text, or chat in the terminal."),
     "bench": ("runtime.commands.bench", "bench", "cpu", "Measure prefill and decode speed, start-up and memory."),
     "inspect": (

@@ -1,0 +1,90 @@
+"""Several bundles side by side: size, quality, speed."""
+
+import contextlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from runtime.benchmark import Bench
+from runtime.bundle import Bundle, open_bundle
+from runtime.executor import OnnxExecutor
+from runtime.session import choose_provider
+
+from .calibration_text import Text
+from .evaluate import Model, Scores, evaluate
+from .graphs import WEIGHTS_NAME
+from .progress import Progress
+
+_PROMPT, _TOKENS = 128, 32
+
+
+@dataclass(frozen=True)
+class Row:
+    """One bundle. `scores` are against the reference on the text; None where there is none."""
+
+    name: str
+    nbytes: int
+    bits_per_weight: float
+    scores: Scores | None
+    prefill: float
+    decode: float
+
+
+def compare(
+    folders: Sequence[Path], reference: Path | None, text: Text | None, repeat: int, progress: Progress
+) -> list[Row]:
+    """Measure all bundles, their speeds in turn so that a busy machine slows all alike.
+
+    Args:
+        folders: bundles of one model.
+        reference: the unquantized one, for scores on `text`.
+        text: what to score on; its held-out part is used.
+        repeat: rounds of speed measurement.
+        progress: is told of each bundle.
+    """
+    bundles = [open_bundle(folder) for folder in folders]
+    scores = _scores(bundles, reference, text, progress)
+    progress("measuring speed", 0, 1)
+    speeds = _speeds(bundles, repeat)
+    return [
+        Row(folder.name, _size(bundle), _bits(bundle), score, *speed)
+        for folder, bundle, score, speed in zip(folders, bundles, scores, speeds, strict=True)
+    ]
+
+
+def _scores(
+    bundles: Sequence[Bundle], reference: Path | None, text: Text | None, progress: Progress
+) -> list[Scores | None]:
+    if reference is None or text is None:
+        return [None for _ in bundles]
+    against = Model(open_bundle(reference))
+    found: list[Scores | None] = []
+    for bundle in bundles:
+        progress(f"evaluating {bundle.folder.name}", len(found), len(bundles))
+        found.append(evaluate(Model(bundle), against, text.held_out))
+    return found
+
+
+def _speeds(bundles: Sequence[Bundle], repeat: int) -> list[tuple[float, float]]:
+    """Tokens per second of prefill and of decode, best of the rounds."""
+    best = [(0.0, 0.0)] * len(bundles)
+    with contextlib.ExitStack() as stack:
+        benches = []
+        for bundle in bundles:
+            prompt = min(_PROMPT, bundle.manifest.architecture.context_length - _TOKENS)
+            executor = OnnxExecutor(bundle, choose_provider("auto", bundle), rows=1, context=prompt + _TOKENS)
+            stack.callback(executor.close)
+            benches.append((Bench(executor, tokens=_TOKENS), prompt))
+        for _ in range(repeat):
+            for i, (bench, prompt) in enumerate(benches):
+                prefill, decode = (speed.fastest for speed in bench.speeds([prompt], [1], 1))
+                best[i] = (max(best[i][0], prefill), max(best[i][1], decode))
+    return best
+
+
+def _size(bundle: Bundle) -> int:
+    return sum(entry.size for entry in bundle.manifest.files.values())
+
+
+def _bits(bundle: Bundle) -> float:
+    return 8 * bundle.manifest.files[WEIGHTS_NAME].size / bundle.manifest.architecture.parameters

@@ -1,0 +1,59 @@
+"""`onnxlm compare`."""
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+
+import click
+
+from runtime.errors import QuantizationError
+
+_PATH = click.Path(path_type=Path)
+
+
+@click.command("compare")
+@click.argument("folders", nargs=-1, required=True, type=_PATH)
+@click.option("--reference", type=_PATH, help="The unquantized bundle, for quality on --text.")
+@click.option("--text", type=_PATH, help="Text: .txt, .jsonl, or .npy of token ids.")
+@click.option("--tokens", default=4096, show_default=True, type=click.IntRange(min=2), help="Most tokens to compare.")
+@click.option("--repeat", default=3, show_default=True, type=click.IntRange(min=1), help="Rounds of speed measurement.")
+@click.option("--html", type=_PATH, help="Write a report with a plot to this file.")
+@click.option("--json", "as_json", is_flag=True, help="Print the figures as JSON.")
+def compare(
+    folders: tuple[Path, ...],
+    reference: Path | None,
+    text: Path | None,
+    tokens: int,
+    repeat: int,
+    html: Path | None,
+    as_json: bool,
+) -> None:
+    """Put bundles of one model side by side: size, quality and speed.
+
+    \b
+    Example:
+      onnxlm compare smol-int8 smol-int4 --reference smol --text book.txt --html compare.html
+    """
+    from runtime.bundle import open_bundle
+
+    from .calibration_text import Text, read_chunks
+    from .compare import compare as measure
+    from .progress_bar import progress_bar
+    from .report import COLUMNS, cells, comparison_report
+    from .summary import columns
+
+    if (reference is None) != (text is None):
+        raise QuantizationError("quality needs both --reference and --text; leave out both for size and speed only.")
+    chosen = None
+    if reference is not None and text is not None:
+        chunks = read_chunks(text, open_bundle(reference), tokens)
+        chosen = Text(text.name, chunks[:0], chunks, text.name)
+    with progress_bar("comparing") as progress:
+        rows = measure(folders, reference, chosen, repeat, progress)
+    if html:
+        html.write_text(comparison_report(rows), encoding="utf-8")
+    if as_json:
+        click.echo(json.dumps([asdict(row) for row in rows], indent=1))
+        return
+    for line in columns([COLUMNS, *map(cells, rows)], left={0}):
+        click.echo(line)

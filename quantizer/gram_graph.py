@@ -1,0 +1,85 @@
+"""Add Gram matrices to a piece of a graph: XᵀX for every value that a matrix multiplies.
+
+Tokens can be weighted. What a matrix writes is added to the residual stream h, and the next norm divides the sum by its
+root mean square: an error on a token counts as 1 / mean(h²). Without this the few tokens with massive activations, the
+first of a text above all, decide everything and are hurt least by it.
+"""
+
+import numpy as np
+import onnx_ir as ir
+
+from .sites import use_of
+
+_NORM, _SKIP_NORM = "SimplifiedLayerNormalization", "SkipSimplifiedLayerNormalization"
+
+
+def add_grams(graph: ir.Graph, *, weighted: bool) -> dict[str, str]:
+    """Add an output `[K, K]` for each distinct value that matrices read; return weight name → output name.
+
+    Args:
+        graph: one or more layers.
+        weighted: divide each token's share by the mean square of the residual stream in front of it.
+    """
+    readers: dict[str, str] = {}
+    added: dict[ir.Value, str] = {}
+    stream: ir.Value | None = None
+    for node in list(graph):
+        stream = _stream_at(node) or stream
+        weight = node.inputs[1] if node.op_type in ("MatMul", "Gemm") else None
+        x = node.inputs[0] if node.inputs else None
+        if x is None or weight is None or weight.const_value is None or use_of(node, weight) is None:
+            continue
+        if x not in added:
+            added[x] = _GramOf(graph, x, _inputs_of(node, weight)).add(stream if weighted else None)
+        readers[str(weight.name)] = added[x]
+    return readers
+
+
+def _stream_at(node: ir.Node) -> ir.Value | None:
+    """The residual stream where a norm reads it."""
+    if node.op_type == _NORM:
+        return node.inputs[0]
+    return node.outputs[3] if node.op_type == _SKIP_NORM and len(node.outputs) > 3 else None
+
+
+def _inputs_of(node: ir.Node, weight: ir.Value) -> int:
+    assert weight.const_value is not None
+    return int(weight.const_value.shape.numpy()[0 if node.op_type == "MatMul" else 1])
+
+
+class _GramOf:
+    """The nodes of one Gram matrix."""
+
+    def __init__(self, graph: ir.Graph, x: ir.Value, inputs: int) -> None:
+        self._graph = graph
+        self._x = x
+        self._inputs = inputs
+        self._name = f"{x.name}.gram"
+
+    def add(self, stream: ir.Value | None) -> str:
+        flat = self._node("Reshape", self._x, self._constant("shape", [-1, self._inputs]))
+        share = flat if stream is None else self._node("Div", flat, self._mean_squares(stream))
+        turned = self._node("Transpose", share, perm=[1, 0])
+        gram = self._node("MatMul", turned, flat)
+        gram.name, gram.type = self._name, ir.TensorType(ir.DataType.FLOAT)
+        self._graph.outputs.append(gram)
+        return self._name
+
+    def _mean_squares(self, stream: ir.Value) -> ir.Value:
+        """`[tokens, 1]`."""
+        squares = self._node("Mul", stream, stream)
+        means = self._node("ReduceMean", squares, self._constant("axis", [-1]), keepdims=1)
+        return self._node("Reshape", means, self._constant("column", [-1, 1]))
+
+    def _node(self, kind: str, *inputs: ir.Value, **attributes: int | list[int]) -> ir.Value:
+        node = ir.node(kind, inputs, attributes)
+        self._graph.append(node)
+        return node.outputs[0]
+
+    def _constant(self, part: str, numbers: list[int]) -> ir.Value:
+        name = f"{self._name}.{part}"
+        tensor = ir.tensor(np.array(numbers, np.int64), name=name)
+        value = ir.Value(name=name, type=ir.TensorType(ir.DataType.INT64), shape=ir.Shape([len(numbers)]))
+        value.const_value = tensor
+        self._graph.register_initializer(value)
+        return value

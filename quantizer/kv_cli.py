@@ -1,0 +1,64 @@
+"""`onnxlm quantize-kv`."""
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+
+import click
+
+_PATH = click.Path(path_type=Path)
+
+
+@click.command("quantize-kv")
+@click.argument("source", type=_PATH)
+@click.option("-o", "--output", required=True, type=_PATH, help="Folder of the new bundle.")
+@click.option("--bits", type=click.Choice(["8", "4"]), default="8", show_default=True, help="Bits of keys and values.")
+@click.option(
+    "--calibration", default="self", show_default=True, metavar="self|FILE", help="Text: .txt, .jsonl, or .npy of ids."
+)
+@click.option("--calibration-tokens", default=8192, show_default=True, type=click.IntRange(min=1024))
+@click.option("--seed", default=0, show_default=True, help="Of the text that the model writes itself.")
+@click.option("--overwrite", is_flag=True, help="Replace a bundle at OUTPUT.")
+@click.option("--json", "as_json", is_flag=True, help="Print the outcome as JSON.")
+def quantize_kv(
+    source: Path,
+    output: Path,
+    bits: str,
+    calibration: str,
+    calibration_tokens: int,
+    seed: int,
+    overwrite: bool,
+    as_json: bool,
+) -> None:
+    """Store the keys and values of the bundle SOURCE in 8 or 4 bits; its weights stay as they are.
+
+    \b
+    Example:
+      onnxlm quantize-kv smol-int4 -o smol-int4-kv8
+      onnxlm quantize-kv smol-int4 -o smol-int4-kv4 --bits 4 --calibration chats.jsonl
+    """
+    from runtime.bundle import open_bundle
+    from runtime.byte_units import format_bytes
+
+    from .calibration_text import read_chunks, split, write_own_text
+    from .kv_codes import quantize_cache
+    from .progress_bar import progress_bar
+
+    bundle = open_bundle(source)
+    with progress_bar("quantizing the cache") as progress:
+        if calibration == "self":
+            progress("writing calibration text", 0, 1)
+            text = split("self", write_own_text(bundle.folder, calibration_tokens, seed))
+        else:
+            text = split(Path(calibration).name, read_chunks(Path(calibration), bundle, calibration_tokens))
+        manifest, quality = quantize_cache(
+            source, output, 8 if bits == "8" else 4, text, overwrite=overwrite, progress=progress
+        )
+    before, after = bundle.manifest.kv_cache.bytes_per_token, manifest.kv_cache.bytes_per_token
+    if as_json:
+        click.echo(json.dumps({"bytes_per_token": {"before": before, "after": after}, **asdict(quality)}))
+        return
+    click.echo(
+        f"{output}: {format_bytes(after)} per token instead of {format_bytes(before)}; against the old cache KL "
+        f"{quality.kl:.4f} nats per token, same first choice {quality.top1:.1%} ({quality.tokens} tokens of {text.measured_on})"
+    )
