@@ -60,5 +60,6 @@ def quantize_kv(
         return
     click.echo(
         f"{output}: {format_bytes(after)} per token instead of {format_bytes(before)}; against the old cache KL "
-        f"{quality.kl:.4f} nats per token, same first choice {quality.top1:.1%} ({quality.tokens} tokens of {text.measured_on})"
+        f"{quality.kl:.4f} nats per token, same first choice {quality.top1:.1%} "
+        f"({quality.tokens} tokens of {text.measured_on})"
     )

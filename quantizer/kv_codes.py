@@ -67,9 +67,8 @@ def quantize_cache(
     bundle, progress = open_bundle(source), progress or silent
     _require_possible(bundle, bits)
     largest = largest_values(bundle, text, progress)
-    scales = {
-        name: np.maximum(top, np.float32(1e-6)) / np.float32(_LARGEST_CODE[bits]) for name, top in largest.items()
-    }
+    largest_code = np.float32(_LARGEST_CODE[bits])
+    scales = {name: (np.maximum(top, 1e-6) / largest_code).astype(np.float32) for name, top in largest.items()}
     graphs = load_graphs(bundle)
     with new_bundle(target, overwrite=overwrite) as folder:
         for model in graphs.models.values():

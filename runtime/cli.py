@@ -16,6 +16,7 @@ COMMANDS: dict[str, tuple[str, str, str, str]] = {
     "compare": ("quantizer.compare_cli", "compare", "export", "Put bundles side by side: size, quality, speed."),
     "quantize-kv": ("quantizer.kv_cli", "quantize_kv", "export", "Store a bundle's keys and values in 8 or 4 bits."),
     "run": ("runtime.commands.run", "run", "cpu", "Generate text, or chat in the terminal."),
+    "serve": ("runtime.commands.serve", "serve", "serve", "Serve models to OpenAI's clients over HTTP."),
     "bench": ("runtime.commands.bench", "bench", "cpu", "Measure prefill and decode speed, start-up and memory."),
     "inspect": (
         "runtime.commands.inspect",

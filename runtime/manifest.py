@@ -98,14 +98,27 @@ class Graphs:
 
 @dataclass(frozen=True)
 class KVCache:
-    """How keys and values are stored; `bytes_per_token` sums keys and values of all layers."""
+    """How keys and values are stored; `bytes_per_token` sums keys and values of all layers.
+
+    `bits` is given where it is not that of `dtype`: 4 means two codes in a uint8. `calibration` says what the scales of
+    int8 and 4-bit codes were measured on.
+    """
 
     layout: Literal["batch,kv_heads,capacity,head_dim"]
     dtype: DType
     bytes_per_token: int
+    bits: Literal[4] | None = None
+    calibration: "Calibration | None" = None
 
     def __post_init__(self) -> None:
         _at_least_one(bytes_per_token=self.bytes_per_token)
+        if self.bits is not None and self.dtype != "uint8":
+            raise ValueError(f"bits 4 are stored in uint8, not in {self.dtype}")
+
+    @property
+    def stored_bits(self) -> int:
+        """Bits of one key or value channel."""
+        return self.bits or DTYPE_BITS[self.dtype]
 
 
 @dataclass(frozen=True)
@@ -257,8 +270,9 @@ class Manifest:
         rows, cache = self.architecture.cache_rows, self.kv_cache
         phases: tuple[tuple[Phase, Graph], ...] = (("prefill", self.graphs.prefill), ("decode", self.graphs.decode))
         for phase, graph in phases:
-            check_ports(phase, graph.inputs, graph.outputs, rows, cache.dtype, self.architecture.vocab_size)
-        expected = kv_bytes_per_token(rows, DTYPE_BITS[cache.dtype])
+            stored = [(heads, width * cache.stored_bits // DTYPE_BITS[cache.dtype]) for heads, width in rows]
+            check_ports(phase, graph.inputs, graph.outputs, stored, cache.dtype, self.architecture.vocab_size)
+        expected = kv_bytes_per_token(rows, cache.stored_bits)
         if cache.bytes_per_token != expected:
             raise ValueError(
                 f"kv_cache: bytes_per_token is {cache.bytes_per_token}, but the layers need {expected} in {cache.dtype}"

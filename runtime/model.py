@@ -166,6 +166,7 @@ def _checked_ids(prompt: Sequence[int], vocab_size: int) -> list[int]:
 
 
 def _load_executor(bundle: Bundle, provider: str, options: EngineOptions) -> OnnxExecutor:
+    _check_kv_dtype(bundle, options.kv_dtype)
     return OnnxExecutor(
         bundle,
         choose_provider(provider, bundle),
@@ -173,6 +174,16 @@ def _load_executor(bundle: Bundle, provider: str, options: EngineOptions) -> Onn
         context=options.context,
         threads=options.threads,
     )
+
+
+def _check_kv_dtype(bundle: Bundle, wanted: str) -> None:
+    cache = bundle.manifest.kv_cache
+    stored = "int4" if cache.bits == 4 else cache.dtype
+    if wanted not in ("auto", stored):
+        raise OptionError(
+            f"kv_dtype {wanted!r}: the graphs of {bundle.folder} hold keys and values in {stored}. "
+            "`onnxlm quantize-kv` writes a bundle with int8 or int4."
+        )
 
 
 def _build_engine(executor: StepExecutor, bundle: Bundle, options: EngineOptions) -> Engine:

@@ -10,7 +10,6 @@ from .errors import OptionError
 from .kv_cache import BlockPool
 from .kv_sizes import kv_bytes_per_token
 from .manifest import Manifest
-from .ports import DTYPE_BITS
 
 LONG_CONTEXT = 32_000
 _GROUP = 32  # weights that share a 16-bit scale and a zero point, in the estimates of quantized weights
@@ -87,7 +86,7 @@ def make_plan(current: Cost, manifest: Manifest, memory: int, bandwidth: float, 
 def alternatives(current: Cost, manifest: Manifest) -> list[Cost]:
     """The same model with other weights, other keys and values, or fewer key and value heads."""
     rows = manifest.architecture.cache_rows
-    stored = DTYPE_BITS[manifest.kv_cache.dtype]
+    stored = manifest.kv_cache.stored_bits
     found = [_with_weights(current, manifest, bits) for bits in (8, 4)]
     found += [
         replace(current, name=f"int{bits} keys and values", kv_bytes_per_token=kv_bytes_per_token(rows, bits))
