@@ -1,0 +1,136 @@
+"""`onnxlm serve`: models behind an OpenAI-compatible HTTP server."""
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from ..errors import MissingDependencyError, OptionError
+
+if TYPE_CHECKING:
+    from ..model import Model
+    from ..options import EngineOptions
+    from ..server.options import ServerOptions
+
+
+def _size(_context: click.Context, _parameter: click.Parameter, value: str | None) -> int | None:
+    from ..byte_units import parse_bytes
+
+    try:
+        return None if value is None else parse_bytes(value)
+    except ValueError as error:
+        raise click.BadParameter(f"{error}.") from error
+
+
+@click.command()
+@click.argument("bundles", nargs=-1, required=True, metavar="BUNDLE...")
+@click.option("--host", default="127.0.0.1", show_default=True, help="Address; 0.0.0.0 for all of this machine.")
+@click.option("--port", default=8000, show_default=True, type=click.IntRange(0, 65535))
+@click.option("--provider", default="auto", show_default=True, type=click.Choice(["auto", "cpu", "cuda"]))
+@click.option("--api-key-file", type=click.Path(path_type=Path), help="Keys, one a line; others are refused.")
+@click.option("--cors-origin", multiple=True, metavar="ORIGIN", help="A web origin that may use it. Repeatable.")
+@click.option("--max-concurrency", default=16, show_default=True, type=int, help="Requests that decode together.")
+@click.option("--max-queue", default=64, show_default=True, type=int, help="Requests that may wait; more get 429.")
+@click.option("--max-body", default="4MiB", show_default=True, callback=_size, help="Largest body of a request.")
+@click.option("--kv-memory", callback=_size, metavar="SIZE", help="For keys and values. [default: half of the free]")
+@click.option("--prefix-cache", callback=_size, metavar="SIZE", help="For beginnings that prompts share. [default: 0]")
+@click.option("--context", type=int, help="Most tokens of one request. [default: the model's context]")
+@click.option("--threads", type=int, help="Threads of one model. [default: the number of cores]")
+@click.option("--default-max-tokens", default=1024, show_default=True, type=int, help="For chats that set no limit.")
+@click.option("--request-timeout", type=float, metavar="SECONDS", help="No request may take longer.")
+@click.option("--drain-timeout", default=120.0, show_default=True, metavar="SECONDS", help="After the first SIGTERM.")
+@click.option("--stall-timeout", default=60.0, show_default=True, metavar="SECONDS", help="Until /health notices.")
+@click.option("--log-format", default="text", show_default=True, type=click.Choice(["text", "json"]))
+def serve(bundles: tuple[str, ...], host: str, port: int, log_format: str, **options: Any) -> None:
+    """Serve each BUNDLE under its folder's name, or another one given as NAME=BUNDLE, to OpenAI's clients.
+
+    \b
+    /v1/chat/completions /v1/completions /v1/models /tokenize /detokenize
+    /health /ready /version /metrics /openapi.json, and a page to chat at /
+
+    One line per request is logged, without its text. The first SIGTERM or Ctrl-C lets requests finish, the second ends.
+
+    \b
+    Example:
+      onnxlm serve smol-int4
+      onnxlm serve smol-int4 --host 0.0.0.0 --api-key-file keys.txt --max-concurrency 8 --kv-memory 2GiB
+      onnxlm serve small=smol-int4 large=qwen-int4 --port 8080 --log-format json
+    """
+    names = _named(bundles)
+    server_options = _server_options(options)
+    process = _process()
+    with _models(names, options["provider"], _engine_options(options)) as models:
+        from ..server.app import create_app
+
+        process.set_up_logging(log_format)
+        app = create_app(models, server_options)
+        click.echo(f"serving {', '.join(models)} at http://{host}:{port}", err=True)
+        process.run_server(app, host, port)
+
+
+def _named(bundles: tuple[str, ...]) -> dict[str, Path]:
+    names: dict[str, Path] = {}
+    for entry in bundles:
+        name, equals, folder = entry.partition("=")
+        path = Path(folder if equals and name else entry)
+        name = name if equals and name else path.resolve().name
+        if name in names:
+            raise OptionError(f"Two bundles are called {name!r}: give one another name, as in other={path}.")
+        names[name] = path
+    return names
+
+
+def _server_options(options: dict[str, Any]) -> "ServerOptions":
+    _process()
+    from ..server.access import read_keys
+    from ..server.options import ServerOptions
+
+    path = options["api_key_file"]
+    return ServerOptions(
+        api_keys=read_keys(path) if path else (),
+        cors_origins=options["cors_origin"],
+        max_queue=options["max_queue"],
+        max_body=options["max_body"],
+        stall_seconds=options["stall_timeout"],
+        default_max_tokens=options["default_max_tokens"],
+        request_seconds=options["request_timeout"],
+        drain_seconds=options["drain_timeout"],
+    )
+
+
+def _engine_options(options: dict[str, Any]) -> "EngineOptions":
+    from ..options import EngineOptions
+
+    return EngineOptions(
+        max_concurrency=options["max_concurrency"],
+        # The engine's queue holds a new request until its next turn, even if a row is free.
+        max_queue=options["max_concurrency"] + options["max_queue"],
+        context=options["context"],
+        kv_memory=options["kv_memory"],
+        prefix_cache=options["prefix_cache"] or 0,
+        threads=options["threads"],
+    )
+
+
+def _process() -> Any:
+    try:
+        from ..server import process
+    except ModuleNotFoundError as error:
+        raise MissingDependencyError(
+            f"`onnxlm serve` needs the package {error.name!r}: pip install 'onnxlm[serve]'"
+        ) from error
+    return process
+
+
+@contextmanager
+def _models(names: dict[str, Path], provider: str, options: "EngineOptions") -> Iterator[dict[str, "Model"]]:
+    from ..model import Model
+
+    with ExitStack() as stack:
+        models = {}
+        for name, path in names.items():
+            models[name] = Model(path, provider, options)
+            stack.callback(models[name].close)
+        yield models

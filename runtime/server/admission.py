@@ -1,0 +1,64 @@
+"""How many requests may be inside the server: counted before anything is done for them."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from .error_answers import ApiError
+
+
+class Admission:
+    """Counts requests and the bytes of their bodies. Only the event loop uses it.
+
+    Args:
+        requests: most requests inside, running and waiting.
+        body_bytes: most bytes of bodies inside; a token has at least about one byte, so this bounds tokens too.
+    """
+
+    def __init__(self, requests: int, body_bytes: int) -> None:
+        self.limit = requests
+        self._max_bytes = body_bytes
+        self.inside = 0
+        self._bytes = 0
+        self._seconds = 1.0  # how long a request takes, smoothed
+
+    def check(self) -> None:
+        """Refuse early what could not enter anyway, before its body is read.
+
+        Raises:
+            ApiError: 429, with Retry-After.
+        """
+        if self.inside >= self.limit:
+            raise self._full(f"{self.inside} requests are being answered or waiting, of {self.limit} that may")
+
+    @contextmanager
+    def enter(self, body_bytes: int) -> Iterator[None]:
+        """Count one request for as long as the context lasts.
+
+        Raises:
+            ApiError: 429, with Retry-After.
+        """
+        self.check()
+        if self.inside and self._bytes + body_bytes > self._max_bytes:
+            raise self._full(f"requests of {self._bytes} bytes are waiting, of {self._max_bytes} that may")
+        self.inside += 1
+        self._bytes += body_bytes
+        try:
+            yield
+        finally:
+            self.inside -= 1
+            self._bytes -= body_bytes
+
+    def took(self, seconds: float) -> None:
+        """A request was answered in this time."""
+        self._seconds += 0.1 * (seconds - self._seconds)
+
+    @property
+    def retry_after(self) -> int:
+        """Seconds after which it is worth trying again."""
+        return max(1, min(30, round(self._seconds)))
+
+    def _full(self, what: str) -> ApiError:
+        headers = {"retry-after": str(self.retry_after)}
+        return ApiError(
+            429, f"The queue is full: {what}. Try again later.", "rate_limit_error", code="queue_full", headers=headers
+        )

@@ -1,0 +1,77 @@
+"""The ASGI application: every route, and what stands before them."""
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager, suppress
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.routing import Route
+
+from ..model import Model
+from .access import KeyGuard, OriginGuard
+from .chat_job import ChatJob
+from .completion_job import CompletionJob
+from .error_answers import http_error, server_error
+from .generation_endpoint import GenerationEndpoint
+from .options import ServerOptions
+from .page import PageRoutes
+from .service import Service
+from .status_routes import StatusRoutes
+from .token_routes import TokenRoutes
+
+
+def create_app(models: Mapping[str, Model], options: ServerOptions | None = None) -> Starlette:
+    """An application that serves these models; `app.state.service` is what its routes share.
+
+    Args:
+        models: by the names that clients use. They stay the caller's, who closes them.
+        options: of the server.
+
+    Example:
+        >>> app = create_app({"smol": Model("smol-int4", "auto", EngineOptions())})
+    """
+    service = Service(models, options or ServerOptions())
+    status, tokens, page = StatusRoutes(service), TokenRoutes(service), PageRoutes()
+    routes = [
+        Route("/", page.index),
+        Route("/page/{name}", page.file),
+        Route("/v1/chat/completions", GenerationEndpoint(service, ChatJob.of), methods=["POST"]),
+        Route("/v1/completions", GenerationEndpoint(service, CompletionJob.of), methods=["POST"]),
+        Route("/v1/models", status.models),
+        Route("/v1/models/{name:path}", status.model),
+        Route("/tokenize", tokens.tokenize, methods=["POST"]),
+        Route("/detokenize", tokens.detokenize, methods=["POST"]),
+        Route("/health", status.health),
+        Route("/ready", status.ready),
+        Route("/version", status.version),
+        Route("/metrics", status.metrics),
+        Route("/status", status.status),
+        Route("/openapi.json", status.openapi),
+    ]
+    app = Starlette(
+        routes=routes,
+        middleware=_guards(service.options),
+        exception_handlers={HTTPException: http_error, Exception: server_error},
+        lifespan=lambda _: _lifespan(service),
+    )
+    app.state.service = service
+    return app
+
+
+def _guards(options: ServerOptions) -> list[Middleware]:
+    guards = [Middleware(OriginGuard, origins=options.cors_origins)]
+    return [*guards, Middleware(KeyGuard, keys=options.api_keys)] if options.api_keys else guards
+
+
+@asynccontextmanager
+async def _lifespan(service: Service) -> AsyncIterator[None]:
+    watch = asyncio.create_task(service.watch())
+    try:
+        yield
+    finally:
+        watch.cancel()
+        with suppress(asyncio.CancelledError):
+            await watch
+        service.close()

@@ -1,0 +1,108 @@
+"""POST /v1/completions: prompts as text or token ids, continued as they are."""
+
+from dataclasses import replace
+from typing import Any
+
+from ..model import Prompt, Request
+from .error_answers import ApiError
+from .fields import CompletionFields, parse
+from .generation import Piece
+from .job import Job
+from .parameters import sampling_params, structured_output
+from .request_record import RequestRecord
+from .service import ServedModel, Service
+
+_MAX_TOKENS = 16  # OpenAI's default of this endpoint
+
+
+class CompletionJob(Job):
+    """A completion request; `of` makes one from its body."""
+
+    prefix, whole, part = "cmpl", "text_completion", "text_completion"
+
+    @classmethod
+    def of(cls, service: Service, body: bytes, record: RequestRecord) -> "CompletionJob":
+        """Read, tokenize and compile; takes long, so it runs in a thread.
+
+        Raises:
+            ApiError, RequestError: the request cannot be run as it is.
+        """
+        fields = parse(CompletionFields, body)
+        served = service.find(fields.model)
+        record.model, record.stream = served.name, bool(fields.stream)
+        prompts = _prompts(fields.prompt)
+        served.require_room(len(prompts) * (fields.n or 1))
+        wanted = structured_output(fields.structured_outputs)
+        count = _logprobs(fields.logprobs)
+        params = sampling_params(fields, max_tokens=_MAX_TOKENS, logprobs=count, structured=wanted)
+        if fields.echo and count is not None:
+            params = replace(params, prompt_logprobs=count)
+        timeout = service.timeout(fields.timeout)
+        requests = [served.model.request(prompt, params, timeout=timeout) for prompt in prompts]
+        return cls(service, served, fields, requests, record)
+
+    def __init__(
+        self,
+        service: Service,
+        served: ServedModel,
+        fields: CompletionFields,
+        requests: list[Request],
+        record: RequestRecord,
+    ) -> None:
+        super().__init__(service, served, requests, fields, record)
+        self._texts = served.token_texts
+        self._logprobs = fields.logprobs is not None
+        self._echo = bool(fields.echo)
+        self._decode = served.model.tokenizer.decode
+        self._written: list[list[Piece]] = [[] for _ in self.generation.answers]
+
+    def chunks(self, piece: Piece) -> list[dict[str, Any]]:
+        """One choice, or none while nothing is certain."""
+        before = self._written[piece.choice]
+        prompt = self._prompt(piece.choice) if self._echo and not before else ""
+        start = sum(len(earlier.delta.text) for earlier in before) if self._logprobs else 0
+        before.append(piece)
+        delta = piece.delta
+        if not (prompt or delta.text or delta.logprobs or delta.finish_reason):
+            return []
+        return [self._choice(piece.choice, [piece], prompt, start)]
+
+    def choices(self) -> list[dict[str, Any]]:
+        """Complete texts."""
+        return [
+            self._choice(index, pieces, self._prompt(index) if self._echo else "", 0)
+            for index, pieces in enumerate(self._written)
+        ]
+
+    def _choice(self, index: int, pieces: list[Piece], prompt: str, start: int) -> dict[str, Any]:
+        text = prompt + "".join(piece.delta.text for piece in pieces)
+        return {
+            "index": index,
+            "text": text,
+            "logprobs": self._scores(index, pieces, bool(prompt), start) if self._logprobs else None,
+            "finish_reason": pieces[-1].delta.finish_reason,
+        }
+
+    def _scores(self, index: int, pieces: list[Piece], with_prompt: bool, start: int) -> dict[str, Any]:
+        answer = self.generation.answers[index]
+        prompt = (answer.prompt_logprobs or []) if with_prompt else []
+        entries = [*prompt, *(entry for piece in pieces for entry in piece.delta.logprobs)]
+        return self._texts.completion(entries, start, answer.sequence.tokens[:1])
+
+    def _prompt(self, index: int) -> str:
+        sequence = self.generation.answers[index].sequence
+        return self._decode(sequence.tokens[: sequence.prompt_length])
+
+
+def _prompts(prompt: Any) -> list[Prompt]:
+    if isinstance(prompt, str):
+        return [prompt]
+    if not prompt:
+        raise ApiError(400, "prompt: the list is empty.", param="prompt")
+    return [list(prompt)] if isinstance(prompt[0], int) else list(prompt)
+
+
+def _logprobs(count: int | None) -> int | None:
+    if count is not None and not 0 <= count <= 20:
+        raise ApiError(400, f"logprobs must be from 0 to 20, got {count}.", param="logprobs")
+    return count

@@ -1,0 +1,135 @@
+"""The answers to one HTTP request on their way from the engine's thread to the event loop."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
+from types import TracebackType
+
+from ..answer import Answer, Delta
+from ..errors import ExecutionError
+from ..model import Request
+from .error_answers import ApiError, api_error, stopping
+from .metrics import Metrics
+from .service import ServedModel
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """What one step added to one choice, and when, in seconds of a monotonic clock."""
+
+    choice: int
+    delta: Delta
+    at: float
+
+
+class Generation:
+    """Answers requests that belong together; leaving the context cancels what has not ended.
+
+    Args:
+        served: the model.
+        requests: one per prompt; each has `n` choices, and those are numbered through.
+        metrics: told of every token and end.
+
+    Attributes:
+        answers: one per choice.
+        generated: tokens of all choices so far.
+    """
+
+    def __init__(self, served: ServedModel, requests: Sequence[Request], metrics: Metrics) -> None:
+        self.served = served
+        self.requests = requests
+        self.generated = 0
+        self.answers: list[Answer] = []
+        self._metrics = metrics
+        self._inbox: asyncio.Queue[Piece] = asyncio.Queue()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._open: set[int] = set()  # choices that were submitted and have not ended
+        for request in requests:
+            self._add(request)
+
+    def _add(self, request: Request) -> None:
+        first = len(self.answers)
+
+        def listen(_: Answer, delta: Delta) -> None:
+            assert self._loop is not None
+            piece = Piece(first + delta.index, delta, time.monotonic())
+            self._loop.call_soon_threadsafe(self._inbox.put_nowait, piece)
+
+        self.answers += self.served.model.answers(request, listen)
+
+    def start(self) -> None:
+        """Hand everything to the engine, or nothing.
+
+        Raises:
+            QueueFullError: too much is waiting.
+            ApiError: 503: the engine has stopped.
+        """
+        self._loop = asyncio.get_running_loop()
+        try:
+            self.served.model.engine.submit(self.answers)
+        except ExecutionError as error:
+            raise ApiError(503, str(error), "server_error", code="engine_stopped") from error
+        self._open = set(range(len(self.answers)))
+
+    async def pieces(self, patience: float | None = None) -> AsyncIterator[Piece | None]:
+        """Every piece until all choices have ended; None after `patience` seconds without one.
+
+        Raises:
+            ApiError: a choice failed, ran out of time, or was cancelled by the server.
+        """
+        last: dict[int, float] = {}
+        while self._open:
+            piece = await self._next(patience)
+            if piece is not None:
+                self._count(piece, last)
+                if piece.delta.finish_reason is not None:
+                    self._open.discard(piece.choice)
+                    self._require_good_end(piece)
+            yield piece
+
+    async def __aenter__(self) -> "Generation":
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for choice in self._open:
+            self.served.model.engine.cancel(self.answers[choice])
+        if self._loop is not None:
+            self._metrics.ended(self.served.name, self.answers)
+
+    @property
+    def prompt_tokens(self) -> int:
+        """Tokens of all prompts."""
+        return sum(len(request.ids) for request in self.requests)
+
+    @property
+    def cached_tokens(self) -> int:
+        """How many of them were found in the cache, for each prompt's first choice."""
+        return sum(answer.sequence.cached for answer in self.answers if answer.index == 0)
+
+    async def _next(self, patience: float | None) -> Piece | None:
+        try:
+            async with asyncio.timeout(patience):
+                return await self._inbox.get()
+        except TimeoutError:
+            return None
+
+    def _count(self, piece: Piece, last: dict[int, float]) -> None:
+        tokens = len(piece.delta.token_ids)
+        if not tokens:
+            return
+        self.generated += tokens
+        if piece.choice in last:
+            self._metrics.token_after(self.served.name, piece.at - last[piece.choice])
+        last[piece.choice] = piece.at
+
+    def _require_good_end(self, piece: Piece) -> None:
+        reason = piece.delta.finish_reason
+        if reason == "error":
+            raise api_error(self.answers[piece.choice].error or ExecutionError("The request failed."))
+        if reason == "timeout":
+            raise ApiError(408, "The request took longer than its timeout.", "timeout_error", code="timeout")
+        if reason == "cancelled":
+            raise stopping()

@@ -1,0 +1,105 @@
+"""One request for tokens, from its body to its last byte, whatever happens on the way."""
+
+import secrets
+from collections.abc import Callable
+
+from starlette.responses import JSONResponse
+from starlette.types import Receive, Scope, Send
+
+from .body import read_body, while_connected
+from .error_answers import ApiError, Disconnected, api_error
+from .job import Job
+from .request_record import RequestRecord
+from .service import Service
+from .sse import EventStream
+
+Understand = Callable[[Service, bytes, RequestRecord], Job]
+_GONE = 499  # in the log: nobody was left to get a status
+
+
+class GenerationEndpoint:
+    """An ASGI application for one path.
+
+    Args:
+        service: of the server.
+        understand: makes a job of a body; runs in a thread.
+    """
+
+    def __init__(self, service: Service, understand: Understand) -> None:
+        self._service = service
+        self._understand = understand
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request, and write it into the log and the metrics."""
+        record = RequestRecord(secrets.token_hex(12), scope["path"])
+        headers = {"x-request-id": record.id}
+        try:
+            await self._answer(scope, receive, send, record, headers)
+        except Disconnected:
+            record.status, record.reason = _GONE, "disconnected"
+        except Exception as error:  # noqa: BLE001  # one request's fault must not become the server's
+            answer = api_error(error)
+            record.status, record.reason = answer.status, answer.code or answer.kind
+            answer.headers.update(headers)
+            await answer.response()(scope, receive, send)
+        except BaseException:
+            record.status, record.reason = record.status or _GONE, "cancelled"
+            raise
+        finally:
+            self._finish(record)
+
+    async def _answer(
+        self, scope: Scope, receive: Receive, send: Send, record: RequestRecord, headers: dict[str, str]
+    ) -> None:
+        service = self._service
+        service.require_open()
+        service.admission.check()
+        body = await read_body(scope, receive, service.options.max_body, service.options.body_seconds)
+        with service.admission.enter(len(body)):
+
+            async def work() -> None:
+                job = await service.prepare(lambda: self._understand(service, body, record))
+                job.generation.start()
+                async with job.generation:
+                    try:
+                        await self._run(job, scope, receive, send, record, headers)
+                    finally:
+                        job.record_figures()
+
+            await while_connected(receive, work())
+
+    async def _run(
+        self, job: Job, scope: Scope, receive: Receive, send: Send, record: RequestRecord, headers: dict[str, str]
+    ) -> None:
+        if job.stream:
+            await self._stream(job, EventStream(send, headers), record)
+            return
+        async for piece in job.generation.pieces():
+            if piece is not None:
+                job.chunks(piece)
+        body = job.body()
+        record.status, record.reason = 200, body["choices"][0]["finish_reason"]
+        await JSONResponse(body, headers=headers)(scope, receive, send)
+
+    async def _stream(self, job: Job, events: EventStream, record: RequestRecord) -> None:
+        record.status = 200
+        await events.start()
+        try:
+            async for piece in job.generation.pieces(self._service.options.ping_seconds):
+                if piece is None:
+                    await events.ping()
+                    continue
+                await events.data(*job.events(piece))
+                record.reason = piece.delta.finish_reason or record.reason
+            await events.data(*job.last_events())
+        except Exception as error:  # noqa: BLE001  # the status is sent: an error is an event now
+            answer: ApiError = api_error(error)
+            record.reason = answer.code or answer.kind
+            await events.data(answer.body)
+        await events.done()
+
+    def _finish(self, record: RequestRecord) -> None:
+        record.write()
+        self._service.metrics.answered(record.path, record.status)
+        if record.status == 200:
+            self._service.admission.took(record.total)

@@ -1,0 +1,145 @@
+"""The published OpenAPI document, made from the same dataclasses that requests are read with."""
+
+import dataclasses
+import types
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+
+from ..installation import own_version
+from .fields import IGNORED, ChatFields, CompletionFields, DetokenizeFields, TokenizeFields
+
+_INT64 = {"minimum": -(2**63), "maximum": 2**63 - 1}
+_PLAIN: dict[Any, dict[str, Any]] = {
+    str: {"type": "string"},
+    int: {"type": "integer", **_INT64},
+    float: {"type": "number"},
+    bool: {"type": "boolean"},
+    Any: {},
+}
+_ERROR = {
+    "type": "object",
+    "required": ["error"],
+    "properties": {
+        "error": {
+            "type": "object",
+            "required": ["message", "type", "param", "code"],
+            "properties": {
+                "message": {"type": "string"},
+                "type": {"type": "string"},
+                "param": {"type": ["string", "null"]},
+                "code": {"type": ["string", "null"]},
+            },
+        }
+    },
+}
+_ERRORS = {
+    "400": "The request is wrong; the message says how.",
+    "404": "No such model.",
+    "408": "It took too long.",
+    "413": "The body is too large.",
+    "415": "The body is not declared as JSON.",
+    "429": "The queue is full; try again after Retry-After seconds.",
+    "500": "The server failed.",
+    "501": "A package is not installed on the server.",
+    "503": "The server is shutting down or broken.",
+}
+
+
+def document(*, keys: bool) -> dict[str, Any]:
+    """The document; with `keys`, it asks for an API key."""
+    paths = {
+        "/v1/chat/completions": _post("Answer a conversation.", ChatFields, _ANSWER, stream=True),
+        "/v1/completions": _post("Continue a prompt.", CompletionFields, _ANSWER, stream=True),
+        "/tokenize": _post("Token ids of a text.", TokenizeFields, _object(count="integer", tokens="array")),
+        "/detokenize": _post("The text of token ids.", DetokenizeFields, _object(prompt="string")),
+        "/v1/models": _get("The models.", _object(object="string", data="array")),
+        "/health": _get("Whether the engines live.", _object(status="string"), "503"),
+        "/ready": _get("Whether new requests are welcome.", _object(status="string"), "503"),
+        "/version": _get("The server's version.", _object(version="string")),
+        "/status": _get("Figures of this moment.", _object(models="array", inside="integer")),
+    }
+    security = {"security": [{"key": []}], "components": {"securitySchemes": {"key": _BEARER}}} if keys else {}
+    info = {"title": "onnxlm", "version": own_version()}
+    return {"openapi": "3.1.0", "info": info, "paths": paths, **security}
+
+
+def schema_of(kind: Any) -> dict[str, Any]:
+    """The JSON schema of a type as `strict_json.decode` reads it; top-level fields may also be null."""
+    properties = {}
+    hints = get_type_hints(kind)
+    for field in dataclasses.fields(kind):
+        schema = _schema(hints[field.name])
+        limits = {key: value for key, value in field.metadata.items() if key != "doc"}
+        if limits:
+            schema = _limited(schema, limits)
+        properties[field.name] = schema | ({"description": field.metadata["doc"]} if "doc" in field.metadata else {})
+    required = [f.name for f in dataclasses.fields(kind) if f.default is dataclasses.MISSING]
+    return {"type": "object", "properties": properties, "required": required, "additionalProperties": False}
+
+
+def _schema(kind: Any) -> dict[str, Any]:
+    if dataclasses.is_dataclass(kind):
+        return schema_of(kind)
+    origin, arguments = get_origin(kind), get_args(kind)
+    if origin in (Union, types.UnionType):
+        return {"anyOf": [{"type": "null"} if a is type(None) else _schema(a) for a in arguments]}
+    if origin is Literal:
+        return {"enum": list(arguments)}
+    if origin is tuple:
+        return {"type": "array", "items": _schema(arguments[0])}
+    if origin is dict:
+        return {"type": "object", "additionalProperties": _schema(arguments[1])}
+    return dict(_PLAIN[kind])
+
+
+def _limited(schema: dict[str, Any], limits: dict[str, Any]) -> dict[str, Any]:
+    """The ranges, on the number and not on the null beside it."""
+    return {"anyOf": [part if part.get("type") == "null" else part | limits for part in schema["anyOf"]]}
+
+
+def _request(kind: Any) -> dict[str, Any]:
+    schema = schema_of(kind)
+    if "messages" in schema["properties"]:
+        items = schema["properties"]["messages"]
+        arrays = [part for part in [items, *items.get("anyOf", ())] if part.get("type") == "array"]
+        for array in arrays:
+            array |= {"items": _MESSAGE, "minItems": 1}
+    if "n" in schema["properties"]:
+        ignored = {name: {"description": "Accepted and ignored."} for name in sorted(IGNORED)}
+        schema["properties"] |= ignored
+    return schema
+
+
+def _post(words: str, fields: Any, answer: dict[str, Any], *, stream: bool = False) -> dict[str, Any]:
+    content = {"application/json": {"schema": answer}}
+    if stream:
+        content["text/event-stream"] = {"schema": {"type": "string"}}
+    responses = {"200": {"description": words, "content": content}} | {status: _error(status) for status in _ERRORS}
+    body = {"required": True, "content": {"application/json": {"schema": _request(fields)}}}
+    return {"post": {"summary": words, "requestBody": body, "responses": responses}}
+
+
+def _get(words: str, answer: dict[str, Any], *others: str) -> dict[str, Any]:
+    found = {"description": words, "content": {"application/json": {"schema": answer}}}
+    other = {"description": "It does not.", "content": {"application/json": {"schema": answer}}}
+    return {"get": {"summary": words, "responses": {"200": found} | dict.fromkeys(others, other)}}
+
+
+def _error(status: str) -> dict[str, Any]:
+    return {"description": _ERRORS[status], "content": {"application/json": {"schema": _ERROR}}}
+
+
+def _object(**properties: str) -> dict[str, Any]:
+    described = {name: {"type": kind} for name, kind in properties.items()}
+    return {"type": "object", "required": list(properties), "properties": described}
+
+
+_MESSAGE = {
+    "type": "object",
+    "required": ["role"],
+    "properties": {
+        "role": {"enum": ["system", "developer", "user", "assistant", "tool"]},
+        "content": {"anyOf": [{"type": "string"}, {"type": "array"}, {"type": "null"}]},
+    },
+}
+_ANSWER = _object(id="string", object="string", created="integer", model="string", choices="array", usage="object")
+_BEARER = {"type": "http", "scheme": "bearer"}

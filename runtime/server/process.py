@@ -1,0 +1,79 @@
+"""The server as a process: uvicorn, with a first signal that drains and a second one that ends."""
+
+import logging
+import signal
+import sys
+import time
+from types import FrameType
+
+import uvicorn
+from starlette.applications import Starlette
+
+from .request_record import JsonLines
+from .service import Service
+
+_log = logging.getLogger("onnxlm.server")
+
+
+class DrainingServer(uvicorn.Server):
+    """uvicorn, except that after the first SIGTERM or SIGINT it still listens until the last request has ended.
+
+    Meanwhile /ready says 503, /health answers, and new requests for tokens get 503. A second signal ends at once.
+    """
+
+    def __init__(self, config: uvicorn.Config, service: Service) -> None:
+        super().__init__(config)
+        self._service = service
+        self._deadline: float | None = None
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """Begin to drain; the second time, end."""
+        if self._deadline is not None:
+            self.should_exit = self.force_exit = True
+            return
+        self._service.draining = True
+        self._deadline = time.monotonic() + self._service.options.drain_seconds
+        _log.info(
+            "%s: %d requests are being finished; again to end at once",
+            signal.Signals(sig).name,
+            self._service.admission.inside,
+        )
+
+    async def on_tick(self, counter: int) -> bool:
+        """Called ten times a second: True when it is time to end."""
+        if self._deadline is not None:
+            late = time.monotonic() >= self._deadline
+            self.force_exit = self.force_exit or late
+            if late or not self._service.admission.inside:
+                return True
+        return await super().on_tick(counter)
+
+
+def run_server(app: Starlette, host: str, port: int) -> None:
+    """Serve until a signal ends it.
+
+    Raises:
+        SystemExit: the address cannot be used; uvicorn has logged why.
+    """
+    config = uvicorn.Config(
+        app,
+        host=host,
+        port=port,
+        access_log=False,
+        log_config=None,
+        server_header=False,
+        timeout_keep_alive=30,
+        timeout_graceful_shutdown=5,
+        lifespan="on",
+        ws="none",
+    )
+    DrainingServer(config, app.state.service).run()
+
+
+def set_up_logging(log_format: str) -> None:
+    """Send the log to stderr, as words or as one JSON object a line."""
+    handler = logging.StreamHandler(sys.stderr)
+    words = logging.Formatter("%(asctime)s %(levelname)s %(name)s %(message)s")
+    handler.setFormatter(JsonLines() if log_format == "json" else words)
+    logging.basicConfig(level=logging.INFO, handlers=[handler], force=True)
+    logging.getLogger("uvicorn").setLevel(logging.WARNING)

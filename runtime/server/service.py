@@ -1,0 +1,126 @@
+"""What all routes share: the models, the limits, the figures, and the threads in which requests are prepared."""
+
+import asyncio
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TypeVar
+
+from ..chat import ChatTemplate
+from ..model import Model
+from .admission import Admission
+from .error_answers import ApiError, stopping
+from .heartbeat import Heartbeat
+from .metrics import Metrics
+from .options import ServerOptions
+from .token_texts import TokenTexts
+
+Result = TypeVar("Result")
+_PREPARING = 4  # threads that parse, render, tokenize and compile grammars
+_BODIES = 16  # how many bodies of the largest size may be inside
+
+
+@dataclass
+class ServedModel:
+    """A model under the name that clients use."""
+
+    name: str
+    model: Model
+    created: int = field(default_factory=lambda: int(time.time()))
+
+    @cached_property
+    def template(self) -> ChatTemplate:
+        """Its chat template; raises ChatTemplateError if it has none."""
+        return ChatTemplate.open(self.model.bundle, self.model.tokenizer)
+
+    @cached_property
+    def token_texts(self) -> TokenTexts:
+        """Its tokens for logprobs."""
+        return TokenTexts(self.model.tokenizer)
+
+    @property
+    def longest(self) -> int:
+        """Most tokens of one request, prompt and answer."""
+        return self.model.engine.turns.scheduler.longest
+
+    def require_room(self, choices: int) -> None:
+        """Raise ApiError 400 for more answers than may ever wait together."""
+        most = self.model.options.max_queue
+        if choices > most:
+            raise ApiError(400, f"The request asks for {choices} answers, and {most} may wait at a time.", param="n")
+
+
+class Service:
+    """The state of one server.
+
+    Args:
+        models: by the names that clients use.
+        options: of the server.
+    """
+
+    def __init__(self, models: Mapping[str, Model], options: ServerOptions) -> None:
+        self.models = {name: ServedModel(name, model) for name, model in models.items()}
+        self.options = options
+        engines = {name: model.engine.stats for name, model in models.items()}
+        self.metrics = Metrics(engines)
+        running = sum(model.options.max_concurrency for model in models.values())
+        self.admission = Admission(running + options.max_queue, _BODIES * options.max_body)
+        self.heartbeats = {name: Heartbeat(look, options.stall_seconds) for name, look in engines.items()}
+        self.draining = False
+        self._threads = ThreadPoolExecutor(_PREPARING, thread_name_prefix="onnxlm-prepare")
+
+    def find(self, name: str | None) -> ServedModel:
+        """The model of that name; without a name, the only one.
+
+        Raises:
+            ApiError: 404.
+        """
+        if name is None and len(self.models) == 1:
+            return next(iter(self.models.values()))
+        if name not in self.models:
+            raise ApiError(
+                404,
+                f"There is no model {name!r:.80} here; there is {', '.join(map(repr, self.models))}.",
+                code="model_not_found",
+                param="model",
+            )
+        return self.models[name]
+
+    def timeout(self, wanted: float | None) -> float | None:
+        """Seconds that a request may take: what it asks for, at most what the operator allows."""
+        limits = [seconds for seconds in (wanted, self.options.request_seconds) if seconds is not None]
+        return min(limits, default=None)
+
+    async def prepare(self, function: Callable[[], Result]) -> Result:
+        """Run what takes long in a thread. A caller that is cancelled still waits: the work counts until it ends."""
+        future = self._threads.submit(function)
+        waiting = asyncio.wrap_future(future)
+        try:
+            return await asyncio.shield(waiting)
+        except asyncio.CancelledError:
+            if not future.cancel():
+                await asyncio.wait({waiting})
+                waiting.exception()  # nobody is left to hear of it
+            raise
+
+    def require_open(self) -> None:
+        """Raise ApiError 503 while the server drains."""
+        if self.draining:
+            raise stopping()
+
+    def faults(self) -> dict[str, str]:
+        """What is wrong with which model's engine."""
+        looks = {name: heartbeat.observe() for name, heartbeat in self.heartbeats.items()}
+        return {name: fault for name, fault in looks.items() if fault is not None}
+
+    async def watch(self) -> None:
+        """Look at the engines for as long as the server runs, so that a stall is noticed when nobody asks."""
+        while True:
+            self.faults()
+            await asyncio.sleep(min(1.0, self.options.stall_seconds / 4))
+
+    def close(self) -> None:
+        """End the threads; the models belong to whoever made the service."""
+        self._threads.shutdown(wait=False, cancel_futures=True)

@@ -1,0 +1,60 @@
+"""POST /tokenize and /detokenize: what a prompt costs, and what ids mean."""
+
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+
+from .body import read_body
+from .error_answers import ApiError, Disconnected, api_error
+from .fields import DetokenizeFields, TokenizeFields, parse
+from .service import Service
+
+
+class TokenRoutes:
+    """Both routes; they need the tokenizer only, and no place in the engine."""
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+
+    async def tokenize(self, request: Request) -> Response:
+        """The ids of a prompt or of a rendered conversation."""
+        return await self._answer(request, self._tokenize)
+
+    async def detokenize(self, request: Request) -> Response:
+        """The text of ids."""
+        return await self._answer(request, self._detokenize)
+
+    async def _answer(self, request: Request, work: Any) -> Response:
+        service = self._service
+        try:
+            service.admission.check()
+            body = await read_body(
+                request.scope, request.receive, service.options.max_body, service.options.body_seconds
+            )
+            with service.admission.enter(len(body)):
+                return JSONResponse(await service.prepare(lambda: work(body)))
+        except Disconnected:
+            return Response(status_code=499)
+        except Exception as error:  # noqa: BLE001  # the border of the request
+            return api_error(error).response()
+
+    def _tokenize(self, body: bytes) -> dict[str, Any]:
+        fields = parse(TokenizeFields, body)
+        served = self._service.find(fields.model)
+        tokenizer = served.model.tokenizer
+        if (fields.prompt is None) == (fields.messages is None):
+            raise ApiError(400, "Give a prompt or messages, one of them.", param="prompt")
+        if fields.messages is not None:
+            begin = fields.add_generation_prompt is not False
+            text = served.template.render(fields.messages, tools=fields.tools, add_generation_prompt=begin)
+            ids = tokenizer.encode(text, add_special_tokens=bool(fields.add_special_tokens))
+        else:
+            ids = tokenizer.encode(fields.prompt or "", add_special_tokens=fields.add_special_tokens is not False)
+        texts = [served.token_texts.text(i) for i in ids] if fields.return_token_strs else None
+        return {"count": len(ids), "max_model_len": served.longest, "tokens": ids, "token_strs": texts}
+
+    def _detokenize(self, body: bytes) -> dict[str, Any]:
+        fields = parse(DetokenizeFields, body)
+        tokenizer = self._service.find(fields.model).model.tokenizer
+        return {"prompt": tokenizer.decode(fields.tokens, skip_special=False)}
