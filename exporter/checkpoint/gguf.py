@@ -15,9 +15,10 @@ from .checkpoint import Checkpoint, TensorSource
 from .gguf_config import Keys
 from .gguf_families import DENSE
 from .gguf_family import GgufFamily
-from .gguf_file import GgufFile, GgufTensorInfo, read_gguf
+from .gguf_file import GgufFile, GgufTensorInfo
 from .gguf_joined import Joined, JoinedTensor
 from .gguf_moe import EXPERTS
+from .gguf_split import read_all_parts
 from .gguf_tensor import GgufTensor, Heads, entry_of, rows_of
 from .gguf_tokens import special_ids
 
@@ -25,13 +26,13 @@ FAMILIES = {**DENSE, **EXPERTS}
 
 
 def open_gguf(path: Path) -> Checkpoint:
-    """Open a GGUF file; reads the header only.
+    """Open a GGUF file, or any part of a split one; reads the headers only.
 
     Raises:
         CheckpointError: truncated, damaged or contradictory.
         UnsupportedError: another architecture, or tensors that are not known.
     """
-    file = read_gguf(path)
+    file, paths = read_all_parts(path)
     keys = Keys(file, _architecture(file))
     family = _variant(FAMILIES[keys.architecture], keys)
     config = {"model_type": family.model_type, **family.config(keys)}  # a config may know the type better
@@ -43,7 +44,7 @@ def open_gguf(path: Path) -> Checkpoint:
         generation_config=ids,
         tensors=_tensors(file, family, keys),
         tokenizer_files=gguf_tokenizer_files(file.metadata, str(path)),
-        files=(path,),
+        files=paths,
         licence=_text_or_none(file.metadata.get("general.license")),
     )
 
@@ -54,8 +55,6 @@ def _architecture(file: GgufFile) -> str:
         raise CheckpointError(f"{file.path}: metadata general.architecture is missing; this is not a model.")
     if name not in FAMILIES:
         raise UnsupportedError(f"{file.path}: architecture {name!r}; supported are {', '.join(sorted(FAMILIES))}.")
-    if file.metadata.get("split.count", 1) not in (0, 1):
-        raise UnsupportedError(f"{file.path}: one part of a split model; join the parts with gguf-split --merge.")
     return name
 
 
@@ -111,9 +110,9 @@ def _translated(info: GgufTensorInfo, family: GgufFamily, keys: Keys) -> Iterato
     names = gguf_names.hugging_face_names(info.name, family.names)
     if not names:
         raise UnsupportedError(f"{keys.file.path}: tensor {info.name!r} is not known for {family.model_type}.")
-    stem = info.name.rsplit(".", 1)[0].split(".")[-1]
-    if stem in family.single_rows and len(info.shape) == 1:
-        info = replace(info, shape=(1, *info.shape))
+    stem = re.sub(r"^blk\.\d+\.", "", info.name).rsplit(".", 1)[0]
+    if stem in family.squeezed:
+        info = _unsqueezed(info, family.squeezed[stem])
     shift = family.norm_shift if info.name.endswith("norm.weight") else 0.0
     transposed = stem in family.transposed and info.name.endswith(".weight")
     heads = _heads(info, stem, keys) if stem in family.orders or len(names) > 1 else None
@@ -124,6 +123,13 @@ def _translated(info: GgufTensorInfo, family: GgufFamily, keys: Keys) -> Iterato
             continue
         for index in range(part.shape[0]):
             yield GgufTensor(name.replace("{e}", str(index)), entry_of(part, index), None, transposed, shift)
+
+
+def _unsqueezed(info: GgufTensorInfo, axis: int) -> GgufTensorInfo:
+    """With the dimension of one that converters may drop."""
+    if len(info.shape) > 2 or info.shape[axis : axis + 1] == (1,):
+        return info
+    return replace(info, shape=(*info.shape[:axis], 1, *info.shape[axis:]))
 
 
 def _row_parts(info: GgufTensorInfo, heads: Heads | None) -> list[GgufTensorInfo]:

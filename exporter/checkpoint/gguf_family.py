@@ -21,7 +21,7 @@ class GgufFamily:
         transposed: GGUF names within a layer of matrices that are [in, out] in Hugging Face.
         norm_shift: added to norm weights: they are stored as 1 + w.
         joined: Hugging Face names of tensors that are stored in parts.
-        single_rows: GGUF names within a layer of vectors that are [1, n] in Hugging Face.
+        squeezed: GGUF names within a layer of tensors that lack a dimension of one, and its place.
     """
 
     model_type: str
@@ -31,7 +31,7 @@ class GgufFamily:
     transposed: frozenset[str] = frozenset()
     norm_shift: float = 0.0
     joined: Mapping[str, Joined] = field(default_factory=dict)
-    single_rows: frozenset[str] = frozenset()
+    squeezed: Mapping[str, int] = field(default_factory=dict)
 
 
 HALVES: Mapping[str, RowOrder] = {

@@ -128,6 +128,10 @@ def _ernie_moe(keys: Keys) -> Settings:
     }
 
 
+def _minimax_m2(keys: Keys) -> Settings:
+    return {**keys.standard(), **_counts(keys, "num_local_experts"), "rotary_dim": keys.integer("rope.dimension_count")}
+
+
 _LAYER = "model.layers.{}."
 _GATE_UP = ("ffn_gate_exps.weight", "ffn_up_exps.weight")
 _GPT_OSS_EXPERTS = {
@@ -147,7 +151,7 @@ _LATENT = {
 
 EXPERTS: Mapping[str, GgufFamily] = {
     "mixtral": GgufFamily("mixtral", names.MIXTRAL, _mixtral, HALVES),  # "llama" with experts
-    "qwen2moe": GgufFamily("qwen2_moe", names.QWEN2_MOE, _qwen2_moe, single_rows=frozenset({"ffn_gate_inp_shexp"})),
+    "qwen2moe": GgufFamily("qwen2_moe", names.QWEN2_MOE, _qwen2_moe, squeezed={"ffn_gate_inp_shexp": 0}),
     "qwen3moe": GgufFamily("qwen3_moe", names.QWEN3_MOE, _qwen3_moe),
     "olmoe": GgufFamily("olmoe", names.QWEN3_MOE, _olmoe),
     "granitemoe": GgufFamily("granitemoe", names.GRANITE_MOE, _granite_moe, HALVES, joined=_GRANITE_EXPERTS),
@@ -157,5 +161,6 @@ EXPERTS: Mapping[str, GgufFamily] = {
     ),
     "deepseek2": GgufFamily("deepseek_v2", names.DEEPSEEK, _deepseek, joined=_LATENT),
     "glm4moe": GgufFamily("glm4_moe", names.GLM4_MOE, _glm4_moe),
-    "ernie4_5-moe": GgufFamily("ernie4_5_moe", names.ERNIE_MOE, _ernie_moe, single_rows=frozenset({"exp_probs_b"})),
+    "minimax-m2": GgufFamily("minimax_m2", names.MINIMAX_M2, _minimax_m2),
+    "ernie4_5-moe": GgufFamily("ernie4_5_moe", names.ERNIE_MOE, _ernie_moe, squeezed={"exp_probs_b": 0}),
 }

@@ -144,6 +144,11 @@ MIXTRAL: Names = {
         ffn_down_exps="experts.{e}.w2",
     ),
 }
+MINIMAX_M2: Names = {
+    **MIXTRAL,
+    **QK_NORM,
+    **in_layers(_LAYER, {"exp_probs_b.bias": "block_sparse_moe.e_score_correction_bias"}),
+}
 _EXPERTS: Names = in_layers(
     _LAYER + "mlp.",
     ffn_gate_inp="gate",

@@ -2,6 +2,7 @@
 
 import json
 import tracemalloc
+from pathlib import Path
 
 import gguf
 import numpy as np
@@ -98,7 +99,6 @@ def test_partial_rotation(make_gguf):
     [
         ({"general.architecture": "rwkv6"}, "architecture 'rwkv6'; supported are"),
         ({"llama.rope.scaling.type": "spiral"}, "'spiral'; supported are none"),
-        ({"split.count": 3}, "gguf-split --merge"),
         ({"tokenizer.ggml.pre": "spiral"}, "tokenizer.ggml.pre is 'spiral'"),
         ({"tokenizer.ggml.model": "rwkv"}, "tokenizer.ggml.model is 'rwkv'"),
     ],
@@ -133,6 +133,51 @@ def test_unknown_tensor_is_refused(make_gguf):
 def test_contradictions_are_named(make_gguf, metadata, message):
     with pytest.raises(CheckpointError, match=message):
         open_checkpoint(make_gguf(metadata=metadata)[1])
+
+
+def split(path: Path, *, parts: int = 2) -> list[Path]:
+    """The same model as llama.cpp's gguf-split writes it: metadata in the first part, tensors in all."""
+    reader, paths = gguf.GGUFReader(path), [path.with_name(f"m-{i + 1:05}-of-{parts:05}.gguf") for i in range(parts)]
+    for i, part in enumerate(paths):
+        writer = gguf.GGUFWriter(part, "llama")
+        writer.add_uint16("split.no", i)
+        writer.add_uint16("split.count", parts)
+        for key, field in reader.fields.items() if i == 0 else ():
+            if not key.startswith(("GGUF.", "general.architecture")):
+                inner = field.types[-1] if field.types[0] == gguf.GGUFValueType.ARRAY else None
+                writer.add_key_value(key, field.contents(), field.types[0], inner)
+        for tensor in reader.tensors[i::parts]:
+            writer.add_tensor(tensor.name, tensor.data, raw_dtype=tensor.tensor_type)
+        writer.write_header_to_file()
+        writer.write_kv_data_to_file()
+        writer.write_tensors_to_file()
+        writer.close()
+    return paths
+
+
+def test_parts_are_one_model(make_gguf):
+    _, path = make_gguf("Q4_0")
+    whole, parts = open_checkpoint(path), split(path)
+    for part in parts:
+        opened = open_checkpoint(part)
+        assert opened.files == tuple(parts)
+        assert opened.config == whole.config
+        assert {n: t.read().tobytes() for n, t in opened.tensors.items()} == {
+            n: t.read().tobytes() for n, t in whole.tensors.items()
+        }
+
+
+def test_a_missing_part_is_named(make_gguf):
+    parts = split(make_gguf()[1])
+    parts[1].unlink()
+    with pytest.raises(CheckpointError, match=r"part m-00002-of-00002.gguf is missing"):
+        open_checkpoint(parts[0])
+
+
+def test_a_renamed_part_is_refused(make_gguf):
+    first = split(make_gguf()[1])[0]
+    with pytest.raises(CheckpointError, match="is one of 2 parts, which are found by names like"):
+        open_checkpoint(first.rename(first.with_name("renamed.gguf")))
 
 
 def test_nan_is_found_when_read(make_gguf):

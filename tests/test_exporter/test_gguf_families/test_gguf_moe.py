@@ -79,6 +79,7 @@ CASES = {
          "moe_intermediate_size": 32, "first_k_dense_replace": 1, "attention_bias": True},
         {**FOUR, "expert_feed_forward_length": 32, "leading_dense_block_count": 1, "expert_weights_norm": True},
     ),
+    "minimax-m2": ("minimax-m2", "minimax_m2", {**LOCAL, "head_dim": 32, "rotary_dim": 16}, FOUR),
     "ernie4_5-moe": (
         "ernie4_5-moe",
         "ernie4_5_moe",
