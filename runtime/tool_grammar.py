@@ -32,7 +32,8 @@ def tool_grammar(
         raise RequestError("tool_choice asks for a tool call, and there are no tools.")
     schema = {"anyOf": [_schema(tool, family) for tool in tools], "x-guidance": JSON_OPTIONS}
     mark, end = _token(MARKS[family], tokenizer), _token("</tool_call>", tokenizer)
-    rules = _RULES[family].format(mark=mark, end=end, more=_MOST_CALLS - 1 if parallel else 0)
+    more = f"({_MORE[family]}){{0,{_MOST_CALLS - 1}}}" if parallel else ""
+    rules = _RULES[family].format(mark=mark, end=end, more=more)
     return StructuredOutput(lark=f"{rules}\ncall: %json {json.dumps(schema)}")
 
 
@@ -58,8 +59,14 @@ def _token(mark: str, tokenizer: "Tokenizer") -> str:
 
 
 _RULES: dict[Family, str] = {
-    "hermes": 'start: one ("\\n" one){{0,{more}}}\none: {mark} "\\n" call "\\n" {end}',
-    "mistral": 'start: {mark} "[" call (", " call){{0,{more}}} "]"',
-    "granite": 'start: {mark} "[" call (", " call){{0,{more}}} "]"',
-    "llama": 'start: call ("; " call){{0,{more}}}',
+    "hermes": 'start: one {more}\none: {mark} "\\n" call "\\n" {end}',
+    "mistral": 'start: {mark} "[" call {more} "]"',
+    "granite": 'start: {mark} "[" call {more} "]"',
+    "llama": "start: call {more}",
+}
+_MORE: dict[Family, str] = {
+    "hermes": '"\\n" one',
+    "mistral": '", " call',
+    "granite": '", " call',
+    "llama": '"; " call',
 }

@@ -77,8 +77,12 @@ class ChatJob(Job):
         if not (delta or new.logprobs or new.finish_reason):
             return []
         logprobs = self._texts.chat(new.logprobs) if self._logprobs and new.logprobs else None
+        # Calls and the end come in two events, as from OpenAI, whose client takes calls for complete at the second.
+        ends = [None, new.finish_reason] if new.calls else [new.finish_reason]
+        parts = [(delta, logprobs), ({}, None)]
         return [
-            {"index": piece.choice, "delta": delta, "logprobs": logprobs, "finish_reason": new.finish_reason},
+            {"index": piece.choice, "delta": delta, "logprobs": logprobs, "finish_reason": end}
+            for (delta, logprobs), end in zip(parts, ends, strict=False)
         ]
 
     def choices(self) -> list[dict[str, Any]]:
