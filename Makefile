@@ -43,8 +43,8 @@ format: .venv/dev.stamp
 	$(BIN)/ruff check --fix
 	$(BIN)/ruff format
 
-# Two workers; each test's own threads are few, because two cores are all that CI has.
-test: .venv/dev.stamp
+# Two workers; each test's own threads are few, because two cores are all that CI has. Some tests use the real model.
+test: .venv/dev.stamp demo/$(MODEL)
 	$(BIN)/python -m pytest -n 2 --dist worksteal -q --durations=10
 
 demo/$(MODEL): | .venv/run.stamp
