@@ -111,7 +111,8 @@ def _name_outputs(node: "ir.Node") -> None:
     for number, output in enumerate(node.outputs):
         if output.is_graph_output():
             continue
-        optional_and_unused = number > 0 and not output.uses()
+        # Of the operators used here, only those of this domain have outputs that may be left out.
+        optional_and_unused = number > 0 and not output.uses() and node.domain == "com.microsoft"
         output.name = "" if optional_and_unused else f"{node.name}.output_{number}" if number else node.name
 
 

@@ -10,6 +10,8 @@ import numpy.typing as npt
 
 from runtime.errors import CheckpointError
 
+from .stacks import slices
+
 if TYPE_CHECKING:
     import onnx_ir as ir
 
@@ -115,6 +117,8 @@ def _plan(value: "ir.Value", decoder: "Decoder", table: "Table", tensors: Mappin
     pattern = ".".join("{i}" if part.isdecimal() else part for part in value.name.split("."))
     source = table[pattern]
     names = [name.replace("{i}", numbers[0]) if numbers else name for name in source.tensors]
+    if any("{e}" in name for name in names):
+        names = [name.replace("{e}", str(expert)) for expert in range(weight.shape[0]) for name in names]
     if source.each_head:
         names = [names[0].replace("{head}", str(head)) for head in range(weight.shape[0])]
     missing = [name for name in names if name not in tensors]
@@ -123,7 +127,7 @@ def _plan(value: "ir.Value", decoder: "Decoder", table: "Table", tensors: Mappin
             f"the checkpoint has no tensor {missing[0]!r}, which {value.name} is made of. "
             f"A shard may be missing, or config.json may describe another model."
         )
-    order = source.order(decoder.layers[int(numbers[0])].attention) if source.order else None
+    order = source.order(decoder.layers[int(numbers[0])]) if source.order else None
     return replace(
         weight,
         sources=tuple(tensors[name] for name in names),
@@ -135,6 +139,10 @@ def _plan(value: "ir.Value", decoder: "Decoder", table: "Table", tensors: Mappin
 
 def _check_shapes(weight: Weight) -> None:
     if weight.plan.computed is not None:
+        return
+    if weight.plan.stacked:
+        for part in slices(weight):
+            _check_shapes(part)
         return
     stacked = _unplanned_shape(weight)
     shapes = [_as_out_in(weight, source.shape) for source in weight.sources]
@@ -149,6 +157,8 @@ def _check_shapes(weight: Weight) -> None:
 def _as_out_in(weight: Weight, shape: tuple[int, ...]) -> tuple[int, ...]:
     if weight.each_head:
         return (1, *shape)
+    if weight.stored == "row":
+        return shape[1:] if shape[:1] == (1,) else shape
     return shape[::-1] if weight.stored == "in_out" and len(shape) == 2 else shape
 
 
@@ -176,15 +186,24 @@ def _load(weight: Weight) -> npt.NDArray[Any]:
     if plan.computed is not None:
         return _cast(plan.computed, weight)
     result = np.zeros(weight.shape, weight.dtype.numpy())
+    if plan.stacked:
+        for matrix, part in zip(result, slices(weight), strict=True):
+            _fill(matrix, part)
+    else:
+        _fill(result, weight)
+    return result
+
+
+def _fill(result: npt.NDArray[Any], weight: Weight) -> None:
+    plan = weight.plan
     canvas = result.T if plan.transposed else result  # a view in the checkpoint's orientation
     rows = _target_rows(weight)
     first = 0
     for source in weight.sources:
-        values = source.read().reshape(_as_out_in(weight, source.shape)) if weight.each_head else source.read()
-        values = values.T if weight.stored == "in_out" else values
+        values = source.read()
+        values = values.T if weight.stored == "in_out" else values.reshape(_as_out_in(weight, source.shape))
         _place(canvas, values, rows[first : first + len(values)], weight)
         first += len(values)
-    return result
 
 
 def _target_rows(weight: Weight) -> npt.NDArray[np.int64]:

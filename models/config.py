@@ -28,6 +28,8 @@ IRRELEVANT = frozenset(
     tf_legacy_loss tie_encoder_decoder tokenizer_class top_k top_p torch_dtype torchscript transformers.js_config
     transformers_version typical_p unk_token_id unsloth_fixed unsloth_version use_bfloat16 use_cache
     vocab_size_original
+    aux_loss_alpha ep_size input_jitter_noise num_mtp_layers num_nextn_predict_layers output_router_logits
+    router_aux_loss_coef seq_aux
     """.split()  # noqa: SIM905  # sixty quoted names would hide the list
 )
 

@@ -30,7 +30,7 @@ class Rope:
 
     The rotary width r is twice the number of frequencies; `factor` multiplies both cos and sin.
     Pairs are (i, i + r/2), or (2i, 2i + 1) when `interleaved`. Sequences of more than `switch` tokens use
-    `long_inverse_frequencies` instead (LongRoPE, Ding et al. 2024).
+    `long_inverse_frequencies` instead (LongRoPE, Ding et al. 2024), and `long_factor` where it is not the same.
     """
 
     inverse_frequencies: tuple[float, ...]
@@ -38,6 +38,7 @@ class Rope:
     interleaved: bool = False
     switch: int | None = None
     long_inverse_frequencies: tuple[float, ...] = ()
+    long_factor: float | None = None
 
 
 @dataclass(frozen=True)
@@ -54,6 +55,29 @@ class HeadNorm:
 
 
 @dataclass(frozen=True)
+class Latent:
+    """Multi-head latent attention (DeepSeek-V2): all heads' keys and values are made from one cached latent.
+
+    The latent is the one key/value head of `rank` channels, behind the rotating channels that all heads share.
+
+    Args:
+        rank: channels of the latent.
+        nope: channels of each head's queries and keys that do not rotate.
+        value: channels of each head's values.
+        query_rank: width of the bottleneck that queries are projected through, if there is one.
+        norm: of the latent and of the bottleneck.
+        bias: of the projections to latent and bottleneck, and of the output.
+    """
+
+    rank: int
+    nope: int
+    value: int
+    query_rank: int | None
+    norm: Norm
+    bias: bool = False
+
+
+@dataclass(frozen=True)
 class Attention:
     """Grouped-query attention; `window` None sees everything, W sees the last W positions, the query's own included.
 
@@ -61,9 +85,10 @@ class Attention:
         scale: multiplies the dot products; None is 1/sqrt(D).
         softcap: s becomes cap * tanh(s / cap).
         sinks: each head has a learned logit in the softmax's denominator that attends to nothing.
-        clip: bound on the absolute value of projected queries, keys and values.
+        clip: bound on the absolute value of projected (and normed) queries, keys and values.
         alibi: slope per query head; slope * key position is added to the logits (Press et al. 2022).
         query_growth: (beta, period): queries are multiplied by 1 + beta * ln(1 + floor(position / period)).
+        latent: how queries, keys and values are made, where the one key/value head is a latent.
     """
 
     num_heads: int
@@ -80,6 +105,7 @@ class Attention:
     qk_norm: HeadNorm | None = None
     alibi: tuple[float, ...] | None = None
     query_growth: tuple[float, int] | None = None
+    latent: Latent | None = None
 
 
 @dataclass(frozen=True)
@@ -90,6 +116,69 @@ class MLP:
     activation: Activation
     bias: bool = False
     gated: bool = True
+
+
+@dataclass(frozen=True)
+class Router:
+    """Which `top_k` of `experts` a token goes to, and with what weights.
+
+    Scores are the softmax or the sigmoid of the router's logits; the best by `scores + correction` are taken.
+
+    Args:
+        normalize: the weights taken are divided by their sum.
+        scale: multiplies the weights.
+        bias: the router is a linear layer with a bias.
+        correction: a learned term per expert that helps to choose and is no part of the weights (Wang et al. 2024).
+        groups: (groups, kept): experts lie in equal groups, of which only the best few are chosen from.
+        group_score: what makes a group good: its best expert, or the sum of its best two.
+        jitter: the sparse mixer's (Liu et al. 2023) tolerance: the weight of the best expert, then of the next, is
+            its softmax among the experts whose logits are within 2 * jitter of it, relatively.
+    """
+
+    experts: int
+    top_k: int
+    scores: Literal["softmax", "sigmoid"] = "softmax"
+    normalize: bool = True
+    scale: float = 1.0
+    bias: bool = False
+    correction: bool = False
+    groups: tuple[int, int] = (1, 1)
+    group_score: Literal["max", "top2"] = "max"
+    jitter: float | None = None
+
+    def __post_init__(self) -> None:
+        count, kept = self.groups
+        if not 0 < self.top_k <= self.experts or self.experts % count or not 0 < kept <= count:
+            raise ValueError(f"{self.top_k} of {self.experts} experts in {count} groups, {kept} kept, is impossible")
+        if self.top_k > kept * (self.experts // count):
+            raise ValueError(
+                f"{kept} groups of {self.experts // count} experts have fewer than the {self.top_k} to take"
+            )
+
+    @property
+    def plain(self) -> bool:
+        """Whether the weights are a softmax over all experts, of which the best are taken."""
+        return self.scores == "softmax" and self.groups[0] == 1 and not self.correction and self.jitter is None
+
+
+@dataclass(frozen=True)
+class MoE:
+    """Mixture of experts (Shazeer et al. 2017): the weighted sum of a few gated MLPs, chosen for each token.
+
+    Args:
+        expert: one expert, of which there are `router.experts`.
+        shared: an MLP that every token passes too; with `shared_gate` its output is multiplied by a learned sigmoid.
+        alpha, beta, limit: an expert's gating is `gate * sigmoid(alpha * gate) * (up + beta)`, with gate and |up|
+            at most `limit`.
+    """
+
+    router: Router
+    expert: MLP
+    shared: MLP | None = None
+    shared_gate: bool = False
+    alpha: float = 1.0
+    beta: float = 0.0
+    limit: float | None = None
 
 
 @dataclass(frozen=True)
@@ -104,7 +193,7 @@ class Layer:
     """
 
     attention: Attention
-    mlp: MLP
+    mlp: MLP | MoE
     pre_attention: Norm | None
     pre_mlp: Norm | None
     post_attention: Norm | None = None

@@ -54,6 +54,19 @@ FAMILIES: Mapping[str, str] = {
     "bloom": "bloom",
     "mpt": "mpt",
     "falcon": "falcon",
+    "mixtral": "mixtral",
+    "minimax_m2": "minimax_m2",
+    "phimoe": "phimoe",
+    "qwen2_moe": "qwen_moe",
+    "qwen3_moe": "qwen_moe",
+    "olmoe": "olmoe",
+    "granitemoe": "granite_moe",
+    "granitemoeshared": "granite_moe",
+    "gpt_oss": "gpt_oss",
+    "glm4_moe": "glm4_moe",
+    "ernie4_5_moe": "ernie4_5_moe",
+    "deepseek_v2": "deepseek",
+    "deepseek_v3": "deepseek",
 }
 
 

@@ -4,10 +4,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from runtime.errors import CheckpointError
+from runtime.errors import CheckpointError, UnsupportedError
 
 from .config import Config
-from .description import MLP, Activation, Attention, Decoder, Layer, Norm
+from .description import MLP, Activation, Attention, Decoder, Layer, MoE, Norm, Router
 from .rope import read_rope
 
 ACTIVATIONS: Mapping[str, Activation] = {
@@ -52,10 +52,19 @@ def attention(
     return Attention(heads, kv_heads, size, **changes)
 
 
-def mlp(config: Config, activation: str = "silu", key: str = "hidden_act", **changes: Any) -> MLP:
-    """The feed-forward network; `activation` is the family's default."""
+def mlp(
+    config: Config, activation: str = "silu", key: str = "hidden_act", size: str = "intermediate_size", **changes: Any
+) -> MLP:
+    """The feed-forward network; `activation` is the family's default, `size` the key of I."""
     kind = config.choice(key, ACTIVATIONS, activation)
-    return replace(MLP(config.positive("intermediate_size"), kind), **changes)
+    return replace(MLP(config.positive(size), kind), **changes)
+
+
+def require(config: Config, fixed: Mapping[str, object]) -> None:
+    """Keys that may be stated, but only as what the family always is."""
+    for key, value in fixed.items():
+        if config.take(key, object, value) != value:
+            raise UnsupportedError(f"{config.where}: {key} is only supported as {value!r}, got {config.values[key]!r}.")
 
 
 def windows(config: Config, rule: Callable[[int], bool], window: int | None) -> list[int | None]:
@@ -76,10 +85,47 @@ def windows(config: Config, rule: Callable[[int], bool], window: int | None) -> 
 
 
 def layers(
-    attention: Attention, mlp: MLP, norm: Norm, windows: Sequence[int | None], **changes: Any
+    attention: Attention, mlp: MLP | MoE, norm: Norm, windows: Sequence[int | None], **changes: Any
 ) -> tuple[Layer, ...]:
     """Pre-norm layers that differ in their windows only."""
     return tuple(replace(Layer(replace(attention, window=window), mlp, norm, norm), **changes) for window in windows)
+
+
+def mixed(layers: Sequence[Layer], moe: MoE, rule: Callable[[int], bool]) -> tuple[Layer, ...]:
+    """The layers, with a mixture of experts where `rule(layer)` says so."""
+    return tuple(replace(layer, mlp=moe) if rule(i) else layer for i, layer in enumerate(layers))
+
+
+def router(config: Config, experts: str = "num_experts", top_k: str = "num_experts_per_tok", **changes: Any) -> Router:
+    """Softmax over all experts, of which some are taken; `experts` and `top_k` are the names of the keys.
+
+    transformers may write `experts` under another name that it holds for the same.
+    """
+    experts = next((key for key in (experts, "num_local_experts", "num_experts") if key in config.values), experts)
+    counts = config.positive(experts), config.positive(top_k)
+    try:
+        return Router(*counts, **changes)
+    except ValueError as error:
+        raise CheckpointError(f"{config.where}: {error}; see {experts} and {top_k}.") from error
+
+
+def corrected_moe(config: Config, scale: float = 1.0, groups: int = 1) -> MoE:
+    """DeepSeek-V3's mixture: sigmoids, corrected for the choice, within the best groups; shared experts as one."""
+    require(config, {"scoring_func": "sigmoid", "topk_method": "noaux_tc", "moe_layer_freq": 1})
+    moe = router(
+        config, "n_routed_experts", scores="sigmoid", correction=True, group_score="top2",
+        normalize=config.take("norm_topk_prob", bool, True),
+        scale=config.take("routed_scaling_factor", float, scale),
+        groups=(config.positive("n_group", groups), config.positive("topk_group", max(groups // 2, 1))),
+    )  # fmt: skip
+    return MoE(moe, mlp(config, size="moe_intermediate_size"), shared_experts(config))
+
+
+def shared_experts(config: Config, default: int = 1) -> MLP | None:
+    """The `n_shared_experts` that every token passes: side by side they are one wider MLP."""
+    count = config.take("n_shared_experts", int, default)
+    expert = mlp(config, size="moe_intermediate_size")
+    return replace(expert, intermediate_size=count * expert.intermediate_size) if count else None
 
 
 def decoder(

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from .description import Attention
+from .description import Layer
 
 Index = npt.NDArray[np.int64]
 
@@ -15,16 +15,19 @@ Index = npt.NDArray[np.int64]
 class Source:
     """Checkpoint tensors, stacked along the output channels into one initializer.
 
+    Initializers that are stacks of matrices, one an expert, are made of tensors whose names have an `{e}`, or of one
+    tensor that holds all matrices.
+
     Args:
         tensors: their names, `{i}` being the layer.
-        stored: "out_in" as torch's Linear, or "in_out" as GPT-2's Conv1D.
-        order: row j of the stack's packed `[q | k | v]` is row `order(attention)[j]` as stored.
+        stored: "out_in" as torch's Linear, "in_out" as GPT-2's Conv1D, or "row" for a vector in a matrix of one row.
+        order: row j of the stack, such as packed `[q | k | v]`, is row `order(layer)[j]` as stored.
         each_head: the one name has a `{head}`; those of all heads are the rows of a matrix.
     """
 
     tensors: tuple[str, ...]
     stored: str = "out_in"
-    order: Callable[[Attention], Index] | None = None
+    order: Callable[[Layer], Index] | None = None
     each_head: bool = False
 
 
@@ -38,9 +41,7 @@ def table(**sources: str | tuple[str, ...] | Source) -> dict[str, Source]:
     return {SHORT[short]: _source(source) for short, source in sources.items()}
 
 
-def linear(
-    short: str, *modules: str, stored: str = "out_in", order: Callable[[Attention], Index] | None = None
-) -> Table:
+def linear(short: str, *modules: str, stored: str = "out_in", order: Callable[[Layer], Index] | None = None) -> Table:
     """Weight and bias of one linear layer, from the modules that are stacked into it."""
     return {
         SHORT[f"{short}_{part}"]: Source(tuple(f"{module}.{part}" for module in modules), stored, order)
@@ -51,6 +52,15 @@ def linear(
 def norm(short: str, module: str) -> Table:
     """Weight and bias of one norm."""
     return {SHORT[f"{short}_{part}"]: Source((f"{module}.{part}",)) for part in ("weight", "bias")}
+
+
+def gated(short: str, module: str, gate: str = "gate_proj", up: str = "up_proj", down: str = "down_proj") -> Table:
+    """The matrices of a gated MLP, or of experts where `module` has an `{e}`; `short` is "", "experts" or "shared"."""
+    prefix = f"{short}_" if short else ""
+    return {
+        **linear(f"{prefix}gate_up", f"{module}.{gate}", f"{module}.{up}"),
+        **linear(f"{prefix}down", f"{module}.{down}"),
+    }
 
 
 def _source(source: str | tuple[str, ...] | Source) -> Source:
@@ -75,12 +85,26 @@ _MODULES = {
     "o": LAYER + "self_attn.o_proj",
     "q_norm": LAYER + "self_attn.q_norm",
     "k_norm": LAYER + "self_attn.k_norm",
+    "q": LAYER + "self_attn.q_proj",
+    "q_a": LAYER + "self_attn.q_a_proj",
+    "q_a_norm": LAYER + "self_attn.q_a_layernorm",
+    "q_b": LAYER + "self_attn.q_b_proj",
+    "kv_a": LAYER + "self_attn.kv_a_proj",
+    "kv_a_norm": LAYER + "self_attn.kv_a_layernorm",
     "gate_up": LAYER + "mlp.gate_up_proj",
     "up": LAYER + "mlp.up_proj",
     "down": LAYER + "mlp.down_proj",
+    "router": LAYER + "mlp.gate",
+    "experts_gate_up": LAYER + "mlp.experts.gate_up_proj",
+    "experts_down": LAYER + "mlp.experts.down_proj",
+    "shared_gate_up": LAYER + "mlp.shared_expert.gate_up_proj",
+    "shared_down": LAYER + "mlp.shared_expert.down_proj",
+    "shared_gate": LAYER + "mlp.shared_expert_gate",
 }
 SHORT = {f"{short}_{part}": f"{module}.{part}" for short, module in _MODULES.items() for part in ("weight", "bias")}
 SHORT["sinks"] = LAYER + "self_attn.sinks"
+SHORT["k_up"], SHORT["v_up"] = LAYER + "self_attn.k_up", LAYER + "self_attn.v_up"
+SHORT["correction"] = LAYER + "mlp.gate.correction"
 
 _ATTN, _MLP = LAYER + "self_attn.", LAYER + "mlp."
 
@@ -94,27 +118,29 @@ SKELETON: Table = {
     **linear("o", _ATTN + "o_proj"),
     **norm("q_norm", _ATTN + "q_norm"),
     **norm("k_norm", _ATTN + "k_norm"),
-    **linear("gate_up", _MLP + "gate_proj", _MLP + "up_proj"),
+    **gated("", LAYER + "mlp"),
     **linear("up", _MLP + "up_proj"),
-    **linear("down", _MLP + "down_proj"),
 }
 
 
-def per_head_qkv(attention: Attention) -> Index:
+def per_head_qkv(layer: Layer) -> Index:
     """Stored `[head][q, k, v][D]` (GPT-NeoX, BLOOM, Falcon-RW)."""
+    attention = layer.attention
     rows = np.arange(3 * attention.num_heads * attention.head_dim).reshape(attention.num_heads, 3, attention.head_dim)
     return np.concatenate([rows[:, part].reshape(-1) for part in range(3)])
 
 
-def per_group_qkv(attention: Attention) -> Index:
+def per_group_qkv(layer: Layer) -> Index:
     """Stored per key/value head: its query heads, then k, then v (Falcon's new architecture)."""
+    attention = layer.attention
     group = attention.num_heads // attention.kv_heads
     flat = np.arange(attention.kv_heads * (group + 2) * attention.head_dim)
     rows = flat.reshape(attention.kv_heads, group + 2, attention.head_dim)
     return np.concatenate([rows[:, :-2].reshape(-1), rows[:, -2].reshape(-1), rows[:, -1].reshape(-1)])
 
 
-def codegen_qkv(attention: Attention) -> Index:
+def codegen_qkv(layer: Layer) -> Index:
     """Stored as 4 blocks of q, v, k (CodeGen's tensor-parallel layout)."""
+    attention = layer.attention
     rows = np.arange(3 * attention.num_heads * attention.head_dim).reshape(4, 3, -1)
     return np.concatenate([rows[:, 0].reshape(-1), rows[:, 2].reshape(-1), rows[:, 1].reshape(-1)])

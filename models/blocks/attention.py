@@ -1,6 +1,5 @@
 """Grouped-query attention over a cache that it updates in place."""
 
-import math
 from dataclasses import replace
 from typing import Any
 
@@ -12,6 +11,7 @@ from ..description import Attention as Description
 from ..description import HeadNorm
 from ..heads import HeadLayout, head_layout, per_head, qkv_rows
 from ..target import Target
+from .grouped_query import Heads, attend
 from .linear import Linear
 from .norm import Norm
 from .parameter import Plan, parameter, scalar
@@ -40,18 +40,13 @@ class Attention(Module):
     def forward(self, op: Any, x: Any, step: Step, past: tuple[Any, Any]) -> tuple[Any, tuple[Any, Any]]:
         """Emit projection, attention with fused rope, and output projection; returns the output and the present."""
         packed = self.qkv_proj(op, x)
-        if self.about.clip is not None:
-            bound = self.about.clip
-            low, high = scalar(op, -bound, self.target), scalar(op, bound, self.target)
-            packed = op.Clip(packed, low, high, _name="clip")
-        query, key, value = self._heads(op, packed, step)
-        attended, *present = op.GroupQueryAttention(
-            query, key, value, *past, step.seqlens_k, step.total_sequence_length, *self._optional(step),
-            _domain="com.microsoft", _outputs=3, **self._attributes(),
-        )  # fmt: skip
-        return self.o_proj(op, attended), (present[0], present[1])
+        if self.about.qk_norm is None:
+            packed = self._clip(op, packed, "clip")
+        heads = self._heads(op, packed, step)
+        attended, present = attend(op, self.about, step, heads, past, self.sinks if self.about.sinks else None)
+        return self.o_proj(op, attended), present
 
-    def _heads(self, op: Any, packed: Any, step: Step) -> tuple[Any, Any, Any]:
+    def _heads(self, op: Any, packed: Any, step: Step) -> Heads:
         """Queries, keys and values apart where something happens to them first; else all in the first."""
         about, width = self.about, self.layout.width
         if about.qk_norm is None and about.query_growth is None:
@@ -64,7 +59,15 @@ class Attention(Module):
             query, key = self._rotate(op, query, step, "q"), self._rotate(op, key, step, "k")
         if about.qk_norm is not None:
             query, key = self.q_norm(op, query), self.k_norm(op, key)
+            query, key = self._clip(op, query, "q_clip"), self._clip(op, key, "k_clip")
+            value = self._clip(op, value, "v_clip")
         return query, key, value
+
+    def _clip(self, op: Any, x: Any, name: str) -> Any:
+        bound = self.about.clip
+        if bound is None:
+            return x
+        return op.Clip(x, scalar(op, -bound, self.target), scalar(op, bound, self.target), _name=name)
 
     def _rotate(self, op: Any, x: Any, step: Step, name: str) -> Any:
         heads = self.about.num_heads if name == "q" else self.about.kv_heads
@@ -76,33 +79,6 @@ class Attention(Module):
             rotary_embedding_dim=0 if rotary == self.layout.width else rotary,
             _domain="com.microsoft", _name=f"{name}_rope",
         )  # fmt: skip
-
-    def _fused_rope(self) -> bool:
-        after = self.about.qk_norm is not None and self.about.qk_norm.after_rope
-        return self.layout.rope is not None and not after
-
-    def _optional(self, step: Step) -> list[Any]:
-        """cos, sin, position_ids, attention_bias, head_sink; trailing absent ones are dropped."""
-        rope, about = self.layout.rope, self.about
-        cos, sin = step.rope_tables[rope] if rope is not None and self._fused_rope() else (None, None)
-        positions = step.rope_rows[rope] if rope is not None and rope.switch is not None else None
-        bias = step.alibi[about.alibi] if about.alibi is not None else None
-        inputs = [cos, sin, positions, bias, self.sinks if about.sinks else None]
-        while inputs and inputs[-1] is None:
-            inputs.pop()
-        return inputs
-
-    def _attributes(self) -> dict[str, Any]:
-        about, rope = self.about, self.layout.rope
-        attributes: dict[str, Any] = {
-            "num_heads": about.num_heads,
-            "kv_num_heads": about.kv_heads,
-            "scale": 1 / math.sqrt(about.head_dim) if about.scale is None else about.scale,
-            "do_rotary": int(self._fused_rope()),
-            "rotary_interleaved": int(rope is not None and rope.interleaved),
-            "local_window_size": -1 if about.window is None else about.window,
-        }
-        return attributes if about.softcap is None else attributes | {"softcap": about.softcap}
 
 
 class QueryKeyNorm(Module):

@@ -7,7 +7,9 @@ from onnxscript.nn import Module
 from .. import description
 from ..target import Target
 from .attention import Attention
+from .latent_attention import LatentAttention
 from .mlp import MLP
+from .moe import MoE
 from .norm import Norm, ResidualNorm
 from .step import Step
 
@@ -19,8 +21,12 @@ class Layer(Module):
         super().__init__()
         self.about = about
         shape = (hidden_size,)
-        self.self_attn = Attention(about.attention, hidden_size, target, about.residual_scale)
-        self.mlp = MLP(about.mlp, hidden_size, target, about.residual_scale)
+        attention = Attention if about.attention.latent is None else LatentAttention
+        self.self_attn = attention(about.attention, hidden_size, target, about.residual_scale)
+        if isinstance(about.mlp, description.MoE):
+            self.mlp: Module = MoE(about.mlp, hidden_size, target, about.residual_scale)
+        else:
+            self.mlp = MLP(about.mlp, hidden_size, target, about.residual_scale)
         if about.pre_attention:
             self.input_layernorm = ResidualNorm(about.pre_attention, shape, target)
         if about.post_attention:

@@ -22,6 +22,7 @@ class Plan:
 
     In this order: values become `scale * value + offset`; row j goes to `rows[j]` and column j to `columns[j]` (zeros
     elsewhere); the matrix is transposed to `[in, out]` if `transposed`. `computed` replaces all of that by a constant.
+    If `stacked`, the initializer is a stack of such matrices, one for each expert or head.
     """
 
     transposed: bool = False
@@ -30,6 +31,7 @@ class Plan:
     scale: float = 1.0
     offset: float = 0.0
     computed: npt.NDArray[np.float32] | None = None
+    stacked: bool = False
 
 
 def parameter(shape: Sequence[int], target: Target, plan: Plan | None = None) -> Any:

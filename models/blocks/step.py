@@ -113,20 +113,25 @@ class SharedInputs(Module):
 
         A switching rope has the rows of its long table behind the `switch` rows of its short one.
         """
-        context = self.decoder.context_length
-        angles = self._angles(op, f"short_{number}", rope.switch or context)
+        context, code = self.decoder.context_length, _CODES[self.target.dtype]
+        tables = self._turns(op, f"short_{number}", rope.switch or context, rope.factor)
         if rope.switch is not None:
-            long = self._angles(op, f"long_{number}", context)
-            angles = op.Concat(angles, long, axis=0, _name=f"angles_{number}")
-        factor, code = op.Constant(value_float=rope.factor), _CODES[self.target.dtype]
-        cos = op.Cast(op.Mul(op.Cos(angles), factor), to=code, _name=f"cos_{number}")
-        sin = op.Cast(op.Mul(op.Sin(angles), factor), to=code, _name=f"sin_{number}")
+            factor = rope.factor if rope.long_factor is None else rope.long_factor
+            both = zip(tables, self._turns(op, f"long_{number}", context, factor), strict=True)
+            tables = [op.Concat(*parts, axis=0, _name=f"both_{number}") for parts in both]
+        cos, sin = (
+            op.Cast(table, to=code, _name=f"{name}_{number}")
+            for name, table in zip(("cos", "sin"), tables, strict=True)
+        )
         return cos, sin
 
-    def _angles(self, op: Any, name: str, positions: int) -> Any:
-        """float32 `[positions, r/2]`."""
+    def _turns(self, op: Any, name: str, positions: int, factor: float) -> list[Any]:
+        """factor * cos and factor * sin of all angles, float32 `[positions, r/2]`."""
         rows = op.Range(0.0, float(positions), 1.0, _name=f"positions_{name}")
-        return op.Mul(op.Unsqueeze(rows, [1], _name=f"column_{name}"), getattr(self, name), _name=f"angles_{name}")
+        column = op.Unsqueeze(rows, [1], _name=f"column_{name}")
+        angles = op.Mul(column, getattr(self, name), _name=f"angles_{name}")
+        scale = op.Constant(value_float=factor)
+        return [op.Mul(op.Cos(angles), scale), op.Mul(op.Sin(angles), scale)]
 
     def _add_frequencies(self, rope: Rope, number: int) -> None:
         frequencies = {"short": rope.inverse_frequencies, "long": rope.long_inverse_frequencies}

@@ -31,6 +31,13 @@ FACTORS = {
 }
 GPT = {"vocab_size": 131, "n_embd": 64, "n_layer": 2, "n_head": 4, "n_positions": 128}
 GPTJ = GPT | {"n_embd": 128, "rotary_dim": 16}
+MOE = {"num_local_experts": 4, "num_experts_per_tok": 2}
+EXPERTS = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32}
+ROUTED = {"n_routed_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32, "first_k_dense_replace": 1}
+LATENT = {"q_lora_rank": 24, "kv_lora_rank": 16, "qk_nope_head_dim": 16, "qk_rope_head_dim": 16, "v_head_dim": 16}
+GRANITE = {"embedding_multiplier": 12.0, "logits_scaling": 8.0, "residual_multiplier": 0.22,
+           "attention_multiplier": 0.0156}  # fmt: skip
+LEARNED_BUFFERS = ("e_score_correction_bias",)
 SLIDING_FULL = ["sliding_attention", "full_attention"]
 
 
@@ -76,8 +83,7 @@ CASES = [
     Case("phi", {"hidden_size": 128, "num_key_value_heads": 4, "partial_rotary_factor": 0.5, "qk_layernorm": True}),
     Case("phi3", {"hidden_size": 128, "partial_rotary_factor": 0.5, "original_max_position_embeddings": 32,
                   "rope_scaling": {"type": "longrope"} | FACTORS, "sliding_window": 16, "pad_token_id": 0}),
-    Case("granite", {"embedding_multiplier": 12.0, "logits_scaling": 8.0, "residual_multiplier": 0.22,
-                     "attention_multiplier": 0.0156}),
+    Case("granite", GRANITE),
     Case("cohere", {"use_qk_norm": True, "logit_scale": 0.25}),
     Case("cohere2", {"num_hidden_layers": 4, "sliding_window": 8, "logit_scale": 0.25, "head_dim": 16}),
     Case("olmo", {"clip_qkv": 0.5}),
@@ -115,6 +121,32 @@ CASES = [
          drop=("num_key_value_heads", "intermediate_size"), name="7b"),
     Case("falcon", {"multi_query": False, "new_decoder_architecture": False, "parallel_attn": False, "alibi": True,
                     "bias": True}, drop=("num_key_value_heads", "intermediate_size"), name="rw"),
+    Case("mixtral", MOE | {"head_dim": 16}),
+    Case("qwen2_moe", EXPERTS | {"shared_expert_intermediate_size": 48, "num_hidden_layers": 3, "mlp_only_layers": [2],
+                                 "norm_topk_prob": False}),
+    Case("qwen2_moe", EXPERTS | {"shared_expert_intermediate_size": 48, "num_hidden_layers": 4, "decoder_sparse_step": 2,
+                                 "use_sliding_window": True, "sliding_window": 8, "max_window_layers": 3,
+                                 "norm_topk_prob": True}, name="sliding"),
+    Case("qwen3_moe", EXPERTS | {"head_dim": 32, "norm_topk_prob": True, "mlp_only_layers": [1]}),
+    Case("olmoe", {"num_experts": 4, "num_experts_per_tok": 2, "clip_qkv": 0.5}),
+    Case("granitemoe", MOE | GRANITE),
+    Case("granitemoeshared", MOE | GRANITE | {"shared_intermediate_size": 48}),
+    Case("gpt_oss", MOE | {"head_dim": 16, "sliding_window": 8, "intermediate_size": 64}),
+    Case("glm4_moe", ROUTED | {"head_dim": 32, "use_qk_norm": True, "attention_bias": True, "routed_scaling_factor": 2.5}),
+    Case("ernie4_5_moe", {"moe_num_experts": 4, "moe_k": 2, "moe_num_shared_experts": 2, "moe_intermediate_size": 32,
+                          "use_bias": True}),
+    Case("phimoe", MOE | {"lm_head_bias": True, "attention_bias": True, "rope_scaling": {"type": "longrope",
+         "short_mscale": 1.1, "long_mscale": 1.2, "original_max_position_embeddings": 32} | FACTORS}),
+    Case("deepseek_v2", ROUTED | LATENT | {"n_shared_experts": 2, "topk_method": "group_limited_greedy", "n_group": 2,
+         "topk_group": 1, "routed_scaling_factor": 2.0,
+         "rope_scaling": YARN | {"mscale": 0.707, "mscale_all_dim": 0.707}}, drop=("num_key_value_heads",)),
+    Case("deepseek_v2", ROUTED | LATENT | {"q_lora_rank": None, "v_head_dim": 24, "attention_bias": True},
+         drop=("num_key_value_heads",), name="lite"),
+    Case("deepseek_v3", ROUTED | LATENT | {"num_key_value_heads": 4, "n_routed_experts": 8, "n_shared_experts": 1, "n_group": 4,
+         "topk_group": 2, "v_head_dim": 32, "rope_scaling": YARN | {"mscale": 1.0, "mscale_all_dim": 1.0}}),
+    Case("deepseek_v3", ROUTED | LATENT | {"num_key_value_heads": 4, "n_group": 1, "topk_group": 1, "rope_interleave": False,
+         "norm_topk_prob": False}, name="half rope"),
+    Case("minimax_m2", MOE | {"head_dim": 32, "rotary_dim": 16}),
 ]  # fmt: skip
 
 
@@ -128,6 +160,9 @@ def save_random(case: Case, folder):
     for parameter in model.parameters():
         noise = torch.randn_like(parameter)
         parameter.data.add_(noise * (0.1 if parameter.dim() == 1 else 2 / parameter.shape[-1] ** 0.5 / 4))
+    for name, buffer in model.named_buffers():
+        if name.endswith(LEARNED_BUFFERS):
+            buffer.add_(0.1 * torch.randn_like(buffer))
     model.save_pretrained(folder)
     (folder / "tokenizer.json").write_text(Tokenizer(WordLevel({"<unk>": 0}, unk_token="<unk>")).to_str())
     return model.eval()
