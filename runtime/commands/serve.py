@@ -66,7 +66,6 @@ def serve(bundles: tuple[str, ...], host: str, port: int, log_format: str, **opt
 
         process.set_up_logging(log_format)
         app = create_app(models, server_options)
-        click.echo(f"serving {', '.join(models)} at http://{host}:{port}", err=True)
         process.run_server(app, host, port)
 
 

@@ -2,6 +2,7 @@
 
 import logging
 import signal
+import socket
 import sys
 import time
 from types import FrameType
@@ -25,6 +26,13 @@ class DrainingServer(uvicorn.Server):
         super().__init__(config)
         self._service = service
         self._deadline: float | None = None
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Listen, and say where."""
+        await super().startup(sockets)
+        host, port = self.servers[0].sockets[0].getsockname()[:2]
+        shown = f"[{host}]" if ":" in host else host
+        _log.info("serving %s at http://%s:%d", ", ".join(self._service.models), shown, port)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """Begin to drain; the second time, end."""
