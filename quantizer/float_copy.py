@@ -13,7 +13,7 @@ from runtime.bundle import new_bundle, open_bundle, write_manifest
 
 from .graphs import WEIGHTS_NAME, load_graphs, save_graph
 from .rearrange import Rearrangements
-from .sites import find_sites
+from .sites import transposed_weights
 from .structure import Structure, find_structure
 from .weights_file import WeightsWriter, read_tensor
 
@@ -26,8 +26,9 @@ def write_float_copy(source: Path, target: Path, plan: Callable[[Structure, Read
     graphs = load_graphs(bundle)
     tensors = graphs.initializers()
     graph = graphs.models[bundle.manifest.graphs.prefill.file].graph
-    transposed = {s.weight for s in find_sites(graph, bundle.manifest.architecture.vocab_size) if s.transposed}
-    changes = plan(find_structure(graph), lambda name: read_tensor(tensors[name]))
+    transposed = transposed_weights(graph)
+    structure = find_structure(graph, bundle.manifest.architecture.vocab_size)
+    changes = plan(structure, lambda name: read_tensor(tensors[name]))
     with new_bundle(target, overwrite=True) as folder:
         with WeightsWriter(folder / WEIGHTS_NAME) as writer:
             for name, tensor in tensors.items():

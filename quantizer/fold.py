@@ -57,8 +57,9 @@ def folding_scale(diagonal: Floats, exponent: float) -> Scale:
 
 
 def scale_norm(changes: Rearrangements, norm: Norm, scale: Scale) -> None:
-    """Readers' inputs times `scale` `[H]`, the gain divided by it."""
-    changes.change_outputs(norm.gain, Axis(scale=1 / scale))
+    """Readers' inputs times `scale` `[H]`, gain and bias divided by it."""
+    for vector in norm.vectors:
+        changes.change_outputs(vector, Axis(scale=1 / scale))
     for reader in norm.readers:
         changes.change_inputs(reader, Axis(scale=scale))
 

@@ -12,7 +12,8 @@ import numpy.typing as npt
 
 from .matrix import Floats
 from .rearrange import Axis, Order, Rearrangements
-from .structure import Attention, Gate, Stream, Structure
+from .stream import Stream
+from .structure import Attention, Gate, Structure
 
 
 def plan_permutations(structure: Structure, diagonal: Callable[[str], Floats | None], changes: Rearrangements) -> None:

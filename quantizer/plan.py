@@ -32,7 +32,7 @@ class Plan:
     Args:
         recipe: what was asked for.
         sites: the matrices to quantize.
-        everything: these and the excluded ones.
+        transposed: names of the matrices, quantized or not, that lie in the file as `[K, N]`.
         structure: what may absorb what.
         grams: Gram matrices, or None for a method that needs none.
     """
@@ -41,7 +41,7 @@ class Plan:
         self,
         recipe: Recipe,
         sites: Sequence[Site],
-        everything: Sequence[Site],
+        transposed: set[str],
         structure: Structure,
         grams: Grams | None,
     ) -> None:
@@ -50,7 +50,7 @@ class Plan:
         self.changes = Rearrangements()
         self.choices = {s.weight: recipe.table if s.role == "table" else recipe.linear for s in sites}
         self._grams = grams
-        self._transposed = {site.weight for site in everything if site.transposed}
+        self._transposed = transposed
         if grams is not None and recipe.permute:
             plan_permutations(structure, self.diagonal, self.changes)
         if grams is not None and recipe.fold:

@@ -14,7 +14,7 @@ from .plan import Plan
 from .progress import Progress
 from .scheme import Recipe
 from .sensitivity import Sensitivity, sample
-from .sites import Site
+from .sites import Site, transposed_weights
 from .structure import find_structure
 from .weights_file import Layout
 
@@ -25,7 +25,6 @@ def prepare(
     bundle: Bundle,
     graphs: Graphs,
     sites: Sequence[Site],
-    everything: Sequence[Site],
     recipe: Recipe,
     text: Text | None,
     work: Path,
@@ -37,20 +36,21 @@ def prepare(
         bundle: float weights.
         graphs: its graphs.
         sites: the matrices to quantize.
-        everything: these and the excluded ones.
         recipe: what was asked for.
         text: to calibrate on.
         work: where an interrupted calibration goes on.
         progress: is told of each layer and matrix.
     """
-    structure = find_structure(graphs.models[bundle.manifest.graphs.prefill.file].graph)
+    prefill = graphs.models[bundle.manifest.graphs.prefill.file].graph
+    structure = find_structure(prefill, bundle.manifest.architecture.vocab_size)
+    transposed = transposed_weights(prefill)
     if not recipe.needs_text:
-        return Plan(recipe, sites, everything, structure, None)
+        return Plan(recipe, sites, transposed, structure, None)
     assert text is not None
     if warning := too_little(text.chunks):
         _LOGGER.warning(warning)
     grams: Grams = collect_grams(bundle, text.chunks, work, lambda s: progress("calibrating", s.layer, s.layers))
-    plan = Plan(recipe, sites, everything, structure, grams)
+    plan = Plan(recipe, sites, transposed, structure, grams)
     if recipe.budget is not None:
         _spend_budget(bundle, graphs, plan, recipe.budget, text.chunks, work, progress)
     return plan

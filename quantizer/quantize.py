@@ -86,15 +86,13 @@ def quantize(
     bundle = open_bundle(source)
     _require_unquantized(bundle)
     graphs = load_graphs(bundle)
-    everything = merge_sites(
-        find_sites(m.graph, bundle.manifest.architecture.vocab_size) for m in graphs.models.values()
-    )
-    sites = select_sites(everything, recipe.exclude)
+    found = merge_sites(find_sites(m.graph, bundle.manifest.architecture.vocab_size) for m in graphs.models.values())
+    sites = select_sites(found, recipe.exclude)
     default_work = target.parent / f".{target.name}.work"
     with new_bundle(target, overwrite=overwrite) as folder:
         if text is None and (recipe.needs_text or gate):
             text = find_text(bundle, recipe, work or default_work, progress)
-        plan = prepare(bundle, graphs, sites, everything, recipe, text, work or default_work, progress)
+        plan = prepare(bundle, graphs, sites, recipe, text, work or default_work, progress)
         outcomes = _write_graphs(bundle, graphs, plan, folder, progress)
         copy_other_files(bundle, folder)
         manifest = write_manifest(folder, _describe(bundle.manifest, graphs, plan, text, outcomes))

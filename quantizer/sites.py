@@ -1,6 +1,6 @@
 """Find the weight matrices of a graph, and what multiplies or gathers them."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -33,8 +33,20 @@ def find_sites(graph: ir.Graph, vocab_size: int) -> Iterator[Site]:
     """All matrices of one graph that only MatMul, Gemm (`transB`) and Gather (axis 0) use."""
     for value in graph.initializers.values():
         uses = [use_of(node, value) for node in value.consumers()]
-        if uses and None not in uses and _is_matrix(value) and len({use == "matmul" for use in uses}) == 1:
+        same_layout = len({use == "matmul" for use in uses}) == 1
+        if not uses or None in uses or not same_layout or not _is_matrix(value):
+            continue
+        if not _is_left_out(value, uses, vocab_size):
             yield _site(value, set(uses), vocab_size)
+
+
+def transposed_weights(graph: ir.Graph) -> set[str]:
+    """Names of the matrices that lie in the file as `[inputs, rows]`: those that MatMul reads."""
+    return {
+        str(value.name)
+        for value in graph.initializers.values()
+        if any(use_of(node, value) == "matmul" for node in value.consumers())
+    }
 
 
 def use_of(node: ir.Node, weight: ir.Value) -> Use | None:
@@ -81,6 +93,15 @@ def _is_matrix(value: ir.Value) -> bool:
         and len(value.const_value.shape) == 2
         and value.const_value.dtype in (ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
     )
+
+
+def _is_left_out(value: ir.Value, uses: Sequence[Use | None], vocab_size: int) -> bool:
+    """Small, and everything depends on it: routers of experts, tables of positions."""
+    assert value.name is not None
+    assert value.const_value is not None
+    module = value.name.removesuffix(".weight").rpartition(".")[2]
+    router = module == "gate" or module.endswith("_gate")
+    return router or ("gather" in uses and value.const_value.shape.numpy()[0] != vocab_size)
 
 
 def _site(value: ir.Value, uses: set[Use | None], vocab_size: int) -> Site:

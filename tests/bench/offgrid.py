@@ -22,7 +22,7 @@ def plan(structure: Structure, read: Read) -> Rearrangements:
     """The changes, in the order that the benchmark's definition fixes: v first, then up, layer by layer."""
     changes = Rearrangements()
     for norm in structure.norms:
-        scale_norm(changes, norm, read(norm.gain).astype(np.float64))
+        scale_norm(changes, norm, read(norm.vectors[0]).astype(np.float64))
     rng = np.random.default_rng(0)
     for attention, gate in zip(structure.attentions, structure.gates, strict=True):
         scale_values(changes, attention, 2.0 ** rng.uniform(-0.5, 0.5, attention.kv_heads * attention.head_dim))

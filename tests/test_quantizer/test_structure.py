@@ -16,7 +16,9 @@ IDS = np.array([[5, 6, 7, 8, 9, 10, 11, 12]])
 
 
 def structure_of(folder):
-    return find_structure(load_graphs(open_bundle(folder)).models["prefill.onnx"].graph)
+    bundle = open_bundle(folder)
+    graph = load_graphs(bundle).models["prefill.onnx"].graph
+    return find_structure(graph, bundle.manifest.architecture.vocab_size)
 
 
 def log_probabilities(folder):
