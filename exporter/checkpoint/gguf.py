@@ -16,13 +16,15 @@ from .gguf_config import Keys
 from .gguf_families import DENSE
 from .gguf_family import GgufFamily
 from .gguf_file import GgufFile, GgufTensorInfo
+from .gguf_hybrid import GRANITE_DENSE, HYBRID
 from .gguf_joined import Joined, JoinedTensor
 from .gguf_moe import EXPERTS
+from .gguf_orders import read_heads, require_rows
 from .gguf_split import read_all_parts
-from .gguf_tensor import GgufTensor, Heads, entry_of, rows_of
+from .gguf_tensor import GgufTensor, entry_of, rows_of
 from .gguf_tokens import special_ids
 
-FAMILIES = {**DENSE, **EXPERTS}
+FAMILIES = {**DENSE, **EXPERTS, **HYBRID}
 
 
 def open_gguf(path: Path) -> Checkpoint:
@@ -64,6 +66,8 @@ def _variant(family: GgufFamily, keys: Keys) -> GgufFamily:
         return FAMILIES["mixtral"]
     if family.model_type == "granitemoe" and keys.get("expert_shared_feed_forward_length"):
         return replace(family, model_type="granitemoeshared")
+    if family.model_type == "granitemoehybrid" and not keys.get("expert_count"):
+        return replace(family, joined=GRANITE_DENSE)
     if family.model_type == "falcon" and keys.has("blk.0.attn_norm_2.weight"):
         return replace(family, names=gguf_names.FALCON_40B)
     if family.model_type == "olmo2" and keys.get("attention.sliding_window"):
@@ -80,24 +84,23 @@ def _tensors(file: GgufFile, family: GgufFamily, keys: Keys) -> dict[str, Tensor
         if re.sub(r"^blk\.\d+\.", "", info.name) not in parts:
             tensors |= {tensor.name: tensor for tensor in _translated(info, family, keys)}
     for pattern, joined in family.joined.items():
-        found = (_joined(pattern.replace("{}", str(layer)), joined, layer, file) for layer in range(keys.layers))
+        found = (_joined(pattern.replace("{}", str(layer)), joined, layer, keys) for layer in range(keys.layers))
         tensors |= {tensor.name: tensor for tensor in found if tensor is not None}
     return tensors
 
 
-def _joined(name: str, joined: Joined, layer: int, file: GgufFile) -> JoinedTensor | None:
+def _joined(name: str, joined: Joined, layer: int, keys: Keys) -> JoinedTensor | None:
     """The tensor in parts, or None in a layer that has none of them."""
-    stored = {part: file.tensors.get(f"blk.{layer}.{part}") for part in joined.parts}
+    stored = {part: keys.file.tensors.get(f"blk.{layer}.{part}") for part in joined.parts}
     infos = {part: info for part, info in stored.items() if info is not None}
     if not infos:
         return None
     missing = [part for part in joined.parts if part not in infos]
     if missing:
-        raise CheckpointError(
-            f"{file.path}: tensor blk.{layer}.{missing[0]} is missing beside blk.{layer}.{next(iter(infos))}."
-        )
+        raise CheckpointError(f"{keys.file.path}: blk.{layer} has {next(iter(infos))}, but no {missing[0]}.")
     parts = [GgufTensor(name, info, transposed=part in joined.turned) for part, info in infos.items()]
-    return JoinedTensor(name, parts, joined)
+    rows = sum(info.shape[joined.axis] for info in infos.values())
+    return JoinedTensor(name, parts, joined, None if joined.order is None else joined.order(keys, rows))
 
 
 def _is_extra_layer(name: str, layers: int) -> bool:
@@ -110,16 +113,19 @@ def _translated(info: GgufTensorInfo, family: GgufFamily, keys: Keys) -> Iterato
     names = gguf_names.hugging_face_names(info.name, family.names)
     if not names:
         raise UnsupportedError(f"{keys.file.path}: tensor {info.name!r} is not known for {family.model_type}.")
-    stem = re.sub(r"^blk\.\d+\.", "", info.name).rsplit(".", 1)[0]
-    if stem in family.squeezed:
-        info = _unsqueezed(info, family.squeezed[stem])
-    shift = family.norm_shift if info.name.endswith("norm.weight") else 0.0
+    inner = re.sub(r"^blk\.\d+\.", "", info.name)
+    stem = re.sub(r"\.(weight|bias)$", "", inner)
+    if inner in family.squeezed:
+        info = _unsqueezed(info, family.squeezed[inner])
+    shifted = info.name.endswith("norm.weight") and stem != "ssm_norm"  # that one is stored as it is in all families
+    shift = family.norm_shift if shifted else 0.0
     transposed = stem in family.transposed and info.name.endswith(".weight")
-    heads = _heads(info, stem, keys) if stem in family.orders or len(names) > 1 else None
-    order = family.orders[stem](heads) if heads and stem in family.orders else None
-    for name, part in zip(names, _row_parts(info, heads if len(names) > 1 else None), strict=True):
+    order = family.orders[stem](keys, info) if stem in family.orders else None
+    columns = family.columns[stem](keys, info) if stem in family.columns else None
+    function = family.functions.get(stem)
+    for name, part in zip(names, _row_parts(info, len(names), keys), strict=True):
         if "{e}" not in name:
-            yield GgufTensor(name, part, order, transposed, shift)
+            yield GgufTensor(name, part, order, transposed, shift, columns, function)
             continue
         for index in range(part.shape[0]):
             yield GgufTensor(name.replace("{e}", str(index)), entry_of(part, index), None, transposed, shift)
@@ -132,24 +138,14 @@ def _unsqueezed(info: GgufTensorInfo, axis: int) -> GgufTensorInfo:
     return replace(info, shape=(*info.shape[:axis], 1, *info.shape[axis:]))
 
 
-def _row_parts(info: GgufTensorInfo, heads: Heads | None) -> list[GgufTensorInfo]:
+def _row_parts(info: GgufTensorInfo, count: int, keys: Keys) -> list[GgufTensorInfo]:
     """The tensor itself, or its rows cut into q, k and v."""
-    if heads is None:
+    if count == 1:
         return [info]
+    heads = read_heads(keys)
+    require_rows(info, heads, (heads.queries + 2 * heads.keys) * heads.size)
     ends = [0, heads.queries, heads.queries + heads.keys, heads.queries + 2 * heads.keys]
     return [rows_of(info, start * heads.size, stop * heads.size) for start, stop in pairwise(ends)]
-
-
-def _heads(info: GgufTensorInfo, stem: str, keys: Keys) -> Heads:
-    """The heads by the metadata, which must explain the rows of this tensor."""
-    queries = keys.integer("attention.head_count")
-    heads = Heads(queries, keys.integer("attention.head_count_kv", queries), keys.head_dim)
-    if heads.rows(stem) != info.shape[0] or heads.size % 2 or heads.queries % heads.keys:
-        raise CheckpointError(
-            f"{keys.file.path}: tensor {info.name!r} has {info.shape[0]} rows, which do not fit the metadata: "
-            f"{heads.queries} query heads and {heads.keys} key heads of size {heads.size}."
-        )
-    return heads
 
 
 def _text_or_none(value: Any) -> str | None:

@@ -42,6 +42,15 @@ class Keys:
             )
         return value
 
+    @property
+    def kv_heads(self) -> int:
+        """Key/value heads; layers that are no attention may state none."""
+        stated = self.get("attention.head_count_kv", self.integer("attention.head_count"))
+        counts = {int(n) for n in stated} - {0} if isinstance(stated, np.ndarray) else {stated}
+        if len(counts) != 1 or type(count := counts.pop()) is not int or count < 1:
+            raise UnsupportedError(f"{self.file.path}: {self.architecture}.attention.head_count_kv is {stated}.")
+        return count
+
     def has(self, tensor: str) -> bool:
         """Whether the file has this tensor."""
         return tensor in self.file.tensors
@@ -73,7 +82,7 @@ class Keys:
             "intermediate_size": self.integer("feed_forward_length"),
             "num_hidden_layers": self.layers,
             "num_attention_heads": heads,
-            "num_key_value_heads": self.integer("attention.head_count_kv", heads),
+            "num_key_value_heads": self.kv_heads,
             "head_dim": self.head_dim,
             "max_position_embeddings": self.integer("context_length"),
             "vocab_size": self._vocab_size(),

@@ -4,7 +4,8 @@ from collections.abc import Mapping
 
 from . import gguf_names as names
 from .gguf_config import Keys, Settings, present, renamed
-from .gguf_family import CONV1D, GROUPED, HALVES, GgufFamily, biased, standard
+from .gguf_family import CONV1D, GgufFamily, biased, standard
+from .gguf_orders import GROUPED, HALVES
 
 
 def llama(keys: Keys) -> Settings:
@@ -26,7 +27,8 @@ def _with_rope(settings: Settings, **rope: object) -> Settings:
     return {**settings, "rope_parameters": {**settings["rope_parameters"], **rope}}
 
 
-def _gemma(keys: Keys) -> Settings:
+def gemma(keys: Keys) -> Settings:
+    """With the activation under its own key."""
     settings = keys.standard()
     del settings["hidden_act"]
     return {**settings, "hidden_activation": "gelu_pytorch_tanh"}
@@ -34,7 +36,7 @@ def _gemma(keys: Keys) -> Settings:
 
 def _gemma2(keys: Keys) -> Settings:
     return {
-        **_gemma(keys),
+        **gemma(keys),
         "attn_logit_softcapping": keys.get("attn_logit_softcapping", 50.0),
         "final_logit_softcapping": keys.get("final_logit_softcapping", 30.0),
         "sliding_window": keys.integer("attention.sliding_window", 4096),
@@ -44,7 +46,7 @@ def _gemma2(keys: Keys) -> Settings:
 
 
 def _gemma3(keys: Keys) -> Settings:
-    settings = _gemma(keys)
+    settings = gemma(keys)
     local = {"rope_type": "default", "rope_theta": keys.get("rope.freq_base_swa", 10000.0)}
     return {
         **settings,
@@ -229,7 +231,7 @@ DENSE: Mapping[str, GgufFamily] = {
     "mistral3": GgufFamily("ministral3", names.LLAMA, _ministral3, HALVES),
     "qwen2": GgufFamily("qwen2", names.LLAMA, standard),
     "qwen3": GgufFamily("qwen3", names.QWEN3, biased),
-    "gemma": GgufFamily("gemma", names.LLAMA, _gemma, norm_shift=-1.0),
+    "gemma": GgufFamily("gemma", names.LLAMA, gemma, norm_shift=-1.0),
     "gemma2": GgufFamily("gemma2", names.GEMMA2, _gemma2, norm_shift=-1.0),
     "gemma3": GgufFamily("gemma3_text", names.GEMMA2, _gemma3, norm_shift=-1.0),
     "phi2": GgufFamily("phi", names.PHI, _phi),

@@ -1,4 +1,4 @@
-"""How one GGUF architecture maps to Hugging Face: the form of the tables in gguf_families.py and gguf_moe.py."""
+"""How one GGUF architecture maps to Hugging Face: the form of the tables in gguf_families, gguf_moe and gguf_hybrid."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -6,7 +6,8 @@ from dataclasses import dataclass, field
 from .gguf_config import Keys, Settings
 from .gguf_joined import Joined
 from .gguf_names import Names
-from .gguf_tensor import RowOrder, grouped_qkv, half_from_pairs
+from .gguf_orders import Order
+from .gguf_tensor import Function
 
 
 @dataclass(frozen=True)
@@ -21,24 +22,23 @@ class GgufFamily:
         transposed: GGUF names within a layer of matrices that are [in, out] in Hugging Face.
         norm_shift: added to norm weights: they are stored as 1 + w.
         joined: Hugging Face names of tensors that are stored in parts.
-        squeezed: GGUF names within a layer of tensors that lack a dimension of one, and its place.
+        squeezed: GGUF names within a layer, with ending, of tensors that lack a dimension of one, and its place.
+        columns: by GGUF name within a layer, how to put columns back.
+        functions: by GGUF name within a layer, what recovers the Hugging Face values.
     """
 
     model_type: str
     names: Names
     config: Callable[[Keys], Settings]
-    orders: Mapping[str, RowOrder] = field(default_factory=dict)
+    orders: Mapping[str, Order] = field(default_factory=dict)
     transposed: frozenset[str] = frozenset()
     norm_shift: float = 0.0
     joined: Mapping[str, Joined] = field(default_factory=dict)
     squeezed: Mapping[str, int] = field(default_factory=dict)
+    columns: Mapping[str, Order] = field(default_factory=dict)
+    functions: Mapping[str, Function] = field(default_factory=dict)
 
 
-HALVES: Mapping[str, RowOrder] = {
-    "attn_q": lambda heads: half_from_pairs(heads.queries, heads.size),
-    "attn_k": lambda heads: half_from_pairs(heads.keys, heads.size),
-}
-GROUPED: Mapping[str, RowOrder] = {"attn_qkv": grouped_qkv}
 CONV1D = frozenset({"attn_qkv", "attn_output", "ffn_up", "ffn_down"})
 
 

@@ -1,13 +1,15 @@
 """Tensors of one layer that Hugging Face has as one: gate and up of experts, the halves of a latent projection."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 
 from .checkpoint import FloatArray, PackedTensor
+from .gguf_config import Keys
+from .gguf_orders import Index
 from .gguf_tensor import GgufTensor
 
 
@@ -22,6 +24,7 @@ class Joined:
         transposed: the result is [.., in, out].
         turned: parts that are stored [.., in, out] themselves.
         flat: the first two dimensions of the result become one.
+        order: of the rows of a result of axis 0, from their number.
     """
 
     parts: tuple[str, ...]
@@ -30,6 +33,7 @@ class Joined:
     transposed: bool = False
     turned: tuple[str, ...] = ()
     flat: bool = False
+    order: Callable[[Keys, int], Index] | None = None
 
 
 @dataclass(frozen=True)
@@ -39,6 +43,7 @@ class JoinedTensor:
     name: str
     parts: Sequence[GgufTensor]
     joined: Joined
+    order: Index | None = field(default=None, compare=False)
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -81,6 +86,7 @@ class JoinedTensor:
     def _join(self, values: list[npt.NDArray[Any]]) -> npt.NDArray[Any]:
         axis = self.joined.axis
         if self.joined.how == "stacked":
-            return np.concatenate(values, axis)
+            rows = np.concatenate(values, axis)
+            return rows if self.order is None else rows[self.order]
         both = np.stack(values, axis + 1)
         return both.reshape(*both.shape[:axis], -1, *both.shape[axis + 2 :])

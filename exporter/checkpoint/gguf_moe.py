@@ -5,25 +5,27 @@ from collections.abc import Mapping
 from . import gguf_names as names
 from .gguf_config import Keys, Settings, present
 from .gguf_families import granite, phi3
-from .gguf_family import HALVES, GgufFamily, biased, standard
+from .gguf_family import GgufFamily, biased, standard
 from .gguf_joined import Joined
+from .gguf_orders import HALVES
 
 SIGMOID = 2  # of expert_gating_func
 
 
-def _counts(keys: Keys, experts: str) -> Settings:
+def counts(keys: Keys, experts: str) -> Settings:
+    """How many experts there are, under the name `experts`, and how many each token uses."""
     return {experts: keys.integer("expert_count"), "num_experts_per_tok": keys.integer("expert_used_count")}
 
 
 def _mixtral(keys: Keys) -> Settings:
-    return {**standard(keys), **_counts(keys, "num_local_experts")}
+    return {**standard(keys), **counts(keys, "num_local_experts")}
 
 
 def _qwen2_moe(keys: Keys) -> Settings:
     shared = keys.file.tensors.get("blk.0.ffn_up_shexp.weight")
     return {
         **keys.standard(),
-        **_counts(keys, "num_experts"),
+        **counts(keys, "num_experts"),
         "moe_intermediate_size": keys.integer("expert_feed_forward_length"),
         "shared_expert_intermediate_size": 0 if shared is None else shared.shape[0],
         "norm_topk_prob": bool(keys.get("expert_weights_norm", False)),
@@ -33,7 +35,7 @@ def _qwen2_moe(keys: Keys) -> Settings:
 def _qwen3_moe(keys: Keys) -> Settings:
     return {
         **biased(keys),
-        **_counts(keys, "num_experts"),
+        **counts(keys, "num_experts"),
         "moe_intermediate_size": keys.integer("expert_feed_forward_length"),
         "norm_topk_prob": True,  # all released models; the file does not say
     }
@@ -42,11 +44,11 @@ def _qwen3_moe(keys: Keys) -> Settings:
 def _olmoe(keys: Keys) -> Settings:
     normed = bool(keys.get("expert_weights_norm", False))
     clip = present(clip_qkv=keys.get("attention.clamp_kqv"))
-    return {**keys.standard(), **_counts(keys, "num_experts"), "norm_topk_prob": normed, **clip}
+    return {**keys.standard(), **counts(keys, "num_experts"), "norm_topk_prob": normed, **clip}
 
 
 def _granite_moe(keys: Keys) -> Settings:
-    settings = {**granite(keys), **_counts(keys, "num_local_experts")}
+    settings = {**granite(keys), **counts(keys, "num_local_experts")}
     settings.pop("mlp_bias")
     shared = keys.get("expert_shared_feed_forward_length")
     return {**settings, **present(shared_intermediate_size=shared)}
@@ -54,7 +56,7 @@ def _granite_moe(keys: Keys) -> Settings:
 
 def _phimoe(keys: Keys) -> Settings:
     """The file has one attention factor, where the original config has one for short and one for long texts."""
-    settings = {**phi3(keys), **_counts(keys, "num_local_experts")}
+    settings = {**phi3(keys), **counts(keys, "num_local_experts")}
     rope = dict(settings["rope_parameters"])
     factor = rope.pop("attention_factor", None)
     rope |= present(short_mscale=factor, long_mscale=factor)
@@ -63,7 +65,7 @@ def _phimoe(keys: Keys) -> Settings:
 
 
 def _gpt_oss(keys: Keys) -> Settings:
-    settings = {**biased(keys), **_counts(keys, "num_local_experts")}
+    settings = {**biased(keys), **counts(keys, "num_local_experts")}
     settings["rope_parameters"] = {**settings["rope_parameters"], "truncate": False}
     window = keys.integer("attention.sliding_window")
     return {**settings, "sliding_window": window, "layer_types": keys.layer_types(2)}
@@ -72,7 +74,7 @@ def _gpt_oss(keys: Keys) -> Settings:
 def _routed(keys: Keys) -> Settings:
     """What DeepSeek and its kin call their experts."""
     return {
-        **_counts(keys, "n_routed_experts"),
+        **counts(keys, "n_routed_experts"),
         "n_shared_experts": keys.integer("expert_shared_count", 1),
         "moe_intermediate_size": keys.integer("expert_feed_forward_length"),
         "first_k_dense_replace": keys.get("leading_dense_block_count", 0),
@@ -129,7 +131,7 @@ def _ernie_moe(keys: Keys) -> Settings:
 
 
 def _minimax_m2(keys: Keys) -> Settings:
-    return {**keys.standard(), **_counts(keys, "num_local_experts"), "rotary_dim": keys.integer("rope.dimension_count")}
+    return {**keys.standard(), **counts(keys, "num_local_experts"), "rotary_dim": keys.integer("rope.dimension_count")}
 
 
 _LAYER = "model.layers.{}."
@@ -151,7 +153,7 @@ _LATENT = {
 
 EXPERTS: Mapping[str, GgufFamily] = {
     "mixtral": GgufFamily("mixtral", names.MIXTRAL, _mixtral, HALVES),  # "llama" with experts
-    "qwen2moe": GgufFamily("qwen2_moe", names.QWEN2_MOE, _qwen2_moe, squeezed={"ffn_gate_inp_shexp": 0}),
+    "qwen2moe": GgufFamily("qwen2_moe", names.QWEN2_MOE, _qwen2_moe, squeezed={"ffn_gate_inp_shexp.weight": 0}),
     "qwen3moe": GgufFamily("qwen3_moe", names.QWEN3_MOE, _qwen3_moe),
     "olmoe": GgufFamily("olmoe", names.QWEN3_MOE, _olmoe),
     "granitemoe": GgufFamily("granitemoe", names.GRANITE_MOE, _granite_moe, HALVES, joined=_GRANITE_EXPERTS),
@@ -162,5 +164,5 @@ EXPERTS: Mapping[str, GgufFamily] = {
     "deepseek2": GgufFamily("deepseek_v2", names.DEEPSEEK, _deepseek, joined=_LATENT),
     "glm4moe": GgufFamily("glm4_moe", names.GLM4_MOE, _glm4_moe),
     "minimax-m2": GgufFamily("minimax_m2", names.MINIMAX_M2, _minimax_m2),
-    "ernie4_5-moe": GgufFamily("ernie4_5_moe", names.ERNIE_MOE, _ernie_moe, squeezed={"exp_probs_b": 0}),
+    "ernie4_5-moe": GgufFamily("ernie4_5_moe", names.ERNIE_MOE, _ernie_moe, squeezed={"exp_probs_b.bias": 0}),
 }

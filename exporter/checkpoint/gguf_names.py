@@ -1,7 +1,8 @@
 """GGUF tensor names to Hugging Face names, one table per family; {} is the layer.
 
-Names are without their ending: `.weight` and `.bias` are carried over; a row with an ending is the whole name.
-Several names: the rows are q, k and v of attention. {e} in a name: one tensor per entry of the first dimension.
+Names are without their ending: `.weight` and `.bias` are carried over. A row with an ending, or with a dot at its end
+where the tensor has none, is the whole name. Several names: the rows are q, k and v of attention. {e} in a name: one
+tensor per entry of the first dimension.
 """
 
 import re
@@ -216,18 +217,107 @@ GPT_OSS: Names = {
     ),
 }
 
+LFM2: Names = {
+    **LLAMA,
+    "output_norm": "model.embedding_norm",
+    "token_embd_norm": "model.embedding_norm",  # what older files call the same
+    **in_layers(
+        _LAYER,
+        {"shortconv.conv": "conv.conv", "shortconv.in_proj": "conv.in_proj", "shortconv.out_proj": "conv.out_proj"},
+        attn_norm="operator_norm",
+        attn_output="self_attn.out_proj",
+        attn_q_norm="self_attn.q_layernorm",
+        attn_k_norm="self_attn.k_layernorm",
+        ffn_norm="ffn_norm",
+        ffn_gate="feed_forward.w1",
+        ffn_up="feed_forward.w3",
+        ffn_down="feed_forward.w2",
+    ),
+}
+LFM2_MOE: Names = {
+    **LFM2,
+    **in_layers(
+        _LAYER + "feed_forward.",
+        {"exp_probs_b.": "expert_bias", "exp_probs_b.bias": "expert_bias"},
+        ffn_gate_inp="gate",
+        ffn_gate_exps="experts.{e}.w1",
+        ffn_up_exps="experts.{e}.w3",
+        ffn_down_exps="experts.{e}.w2",
+    ),
+}
+_LINEAR = in_layers(
+    _LAYER,
+    {"ssm_a.": "linear_attn.A_log", "ssm_dt.bias": "linear_attn.dt_bias"},
+    ssm_conv1d="linear_attn.conv1d",
+    ssm_norm="linear_attn.norm",
+    ssm_out="linear_attn.out_proj",
+    post_attention_norm="post_attention_layernorm",
+)
+QWEN3_NEXT: Names = {
+    **QWEN2_MOE,
+    **QK_NORM,
+    **_LINEAR,
+    **in_layers(_LAYER, ssm_in="linear_attn.in_proj_qkvz", ssm_ba="linear_attn.in_proj_ba"),
+}
+QWEN35: Names = {
+    **QWEN2_MOE,
+    **QK_NORM,
+    **_LINEAR,
+    **in_layers(
+        _LAYER,
+        attn_qkv="linear_attn.in_proj_qkv",
+        attn_gate="linear_attn.in_proj_z",
+        ssm_beta="linear_attn.in_proj_b",
+        ssm_alpha="linear_attn.in_proj_a",
+    ),
+}
+GEMMA3N: Names = {
+    **GEMMA2,
+    "per_layer_token_embd": "model.embed_tokens_per_layer",
+    "per_layer_model_proj": "model.per_layer_model_projection",
+    "per_layer_proj_norm": "model.per_layer_projection_norm",
+    "altup_proj": "model.altup_projections.{e}",
+    "altup_unembd_proj": "model.altup_unembed_projections.{e}",
+    **in_layers(
+        _LAYER,
+        dict.fromkeys(("altup_correct_scale.", "altup_correct_scale.weight"), "altup.correct_output_scale"),
+        inp_gate="per_layer_input_gate",
+        proj="per_layer_projection",
+        post_norm="post_per_layer_input_norm",
+        altup_correct_coef="altup.correction_coefs",
+        altup_predict_coef="altup.prediction_coefs",
+        altup_router="altup.modality_router",
+        altup_router_norm="altup.router_norm",
+        laurel_l="laurel.linear_left",
+        laurel_r="laurel.linear_right",
+        laurel_post_norm="laurel.post_laurel_norm",
+    ),
+}
+GRANITE_HYBRID: Names = {
+    **GRANITE_MOE,
+    **in_layers(
+        _LAYER,
+        {"ssm_a.": "mamba.A_log", "ssm_d.": "mamba.D", "ssm_dt.bias": "mamba.dt_bias"},
+        ssm_in="mamba.in_proj",
+        ssm_conv1d="mamba.conv1d",
+        ssm_norm="mamba.norm",
+        ssm_out="mamba.out_proj",
+        ffn_down="shared_mlp.output_linear",
+    ),
+}
+
 # Read by the configuration, not weights: rotary frequency factors.
 NOT_WEIGHTS = re.compile(r"^(rope_freqs|rope_factors_(long|short))\.weight$|\.(attn_rot_embd|rope_freqs)\.weight$")
 
 
 def hugging_face_names(stored: str, names: Names) -> tuple[str, ...]:
     """`blk.3.attn_q.weight` to `model.layers.3.self_attn.q_proj.weight`; empty for a name that the table lacks."""
-    match = re.fullmatch(r"(?:blk\.(\d+)\.)?(.+)\.(weight|bias)", stored)
+    match = re.fullmatch(r"(?:blk\.(\d+)\.)?(.+?)(?:\.(weight|bias))?", stored)
     if match is None:
         return ()
     layer, stem, ending = match.groups()
     key = stem if layer is None else f"blk.{{}}.{stem}"
-    whole, found = names.get(f"{key}.{ending}"), names.get(key, ())
+    whole, found = names.get(f"{key}.{ending or ''}"), names.get(key, ())
     if isinstance(whole, str):
         return (whole.replace("{}", layer or ""),)
     targets = (found,) if isinstance(found, str) else found

@@ -2,33 +2,17 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from .checkpoint import FloatArray, PackedTensor
 from .gguf_blocks import block_format
 from .gguf_exact import read_packed
 from .gguf_file import GgufTensorInfo
+from .gguf_orders import Index
 from .stored import FileRange, read_float32
 
-Index = npt.NDArray[np.int64]
-
-
-class Heads(NamedTuple):
-    """Number of query heads, of key/value heads, and their size."""
-
-    queries: int
-    keys: int
-    size: int
-
-    def rows(self, stem: str) -> int:
-        """How many rows attn_q, attn_k or attn_qkv has."""
-        return {"attn_q": self.queries, "attn_k": self.keys}.get(stem, self.queries + 2 * self.keys) * self.size
-
-
-RowOrder = Callable[[Heads], Index]
+Function = Callable[[FloatArray], FloatArray]
 
 
 @dataclass(frozen=True)
@@ -41,6 +25,8 @@ class GgufTensor:
         order: row j is stored row order[j]; None: as stored.
         transposed: the Hugging Face layout is [.., in, out].
         shift: added to every value, as of norms that are stored as 1 + w.
+        columns: column j is stored column columns[j].
+        function: applied to the values.
     """
 
     name: str
@@ -48,6 +34,8 @@ class GgufTensor:
     order: Index | None = field(default=None, compare=False)
     transposed: bool = False
     shift: float = 0.0
+    columns: Index | None = field(default=None, compare=False)
+    function: Function | None = None
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -70,13 +58,19 @@ class GgufTensor:
         values = read_float32(self.info.range, self.info.shape, block_format(self.dtype, self.where), self.where)
         if self.order is not None:
             values = values[self.order]
+        if self.columns is not None:
+            values = values[:, self.columns]
+        if self.function is not None:
+            values = self.function(values)
         if self.shift:
             values += np.float32(self.shift)
         return np.ascontiguousarray(values.swapaxes(-1, -2)) if self.transposed else values
 
     def packed(self) -> PackedTensor | None:
         """The stored codes as [out, in], where the block format maps to MatMulNBits exactly."""
-        packed = None if self.shift else read_packed(self.info.range, self.info.shape, self.dtype, self.where)
+        if self.shift or self.function is not None or self.columns is not None:
+            return None
+        packed = read_packed(self.info.range, self.info.shape, self.dtype, self.where)
         return packed if packed is None or self.order is None else packed.select(self.order)
 
 
@@ -91,17 +85,3 @@ def entry_of(info: GgufTensorInfo, index: int) -> GgufTensorInfo:
     """One entry of the first dimension, without that dimension."""
     part = rows_of(info, index, index + 1)
     return replace(part, shape=part.shape[1:])
-
-
-def half_from_pairs(heads: int, size: int) -> Index:
-    """Undo the converter's order for interleaved rotation: rows of a head from (2i, 2i+1) to (i, i + D/2)."""
-    return np.arange(heads * size).reshape(heads, size // 2, 2).swapaxes(1, 2).reshape(-1)
-
-
-def grouped_qkv(heads: Heads) -> Index:
-    """From q | k | v back to `[its query heads, k, v]` per key/value head (Falcon; GPT-NeoX and BLOOM: per head)."""
-    group = heads.queries // heads.keys
-    rows = np.arange((heads.queries + 2 * heads.keys) * heads.size)
-    q, k, v = np.split(rows, np.cumsum([heads.queries, heads.keys])[:2] * heads.size)
-    parts = (part.reshape(heads.keys, count, heads.size) for part, count in ((q, group), (k, 1), (v, 1)))
-    return np.concatenate(list(parts), axis=1).reshape(-1)

@@ -25,8 +25,8 @@ BASE: dict[str, Any] = {
     "num_key_value_heads": 2, "max_position_embeddings": 128, "tie_word_embeddings": False,
 }  # fmt: skip
 TOKENIZER = {"tokenizer.ggml.model": "gpt2", "tokenizer.ggml.pre": "gpt-2", "tokenizer.ggml.tokens": ["a", "b"]}
-PERMUTED = {"llama", "mistral3", "granite", "granitemoe", "smollm3", "arcee", "olmo"}
-ONE_PLUS = {"gemma", "gemma2", "gemma3", "nemotron"}
+PERMUTED = {"llama", "mistral3", "granite", "granitemoe", "granitehybrid", "smollm3", "arcee", "olmo"}
+ONE_PLUS = {"gemma", "gemma2", "gemma3", "nemotron", "qwen3next", "qwen35", "qwen35moe"}
 
 
 @dataclass(frozen=True)
@@ -116,7 +116,7 @@ def converted(case: Case, config: Any, tensors: Tensors) -> Tensors:
     kind = next(kind for kind, name in gguf.MODEL_ARCH_NAMES.items() if name == case.architecture)
     names = gguf.get_tensor_name_map(kind, config.num_hidden_layers)
     result: Tensors = {}
-    for name, values in split_parts(stacked(tensors)).items():
+    for name, values in split_parts(stacked(tensors), config).items():
         found = stored_name(name, names, case.architecture)
         result[found] = changed(case, config, found, values)
     for length in ("short", "long"):
@@ -131,30 +131,34 @@ def stacked(tensors: Tensors) -> Tensors:
     groups: dict[str, dict[int, np.ndarray]] = {}
     result: Tensors = {}
     for name, values in tensors.items():
-        match = re.fullmatch(r"(.+\.)(experts|norms)\.(\d+)\.(.+)", name)
+        match = re.fullmatch(r"(.+[._])(experts|norms|projections)\.(\d+)\.(.+)", name)
         if match is None:
             result[name] = values
         else:
             stem, kind, index, ending = match.groups()
-            key = f"{stem}experts.{ending}" if kind == "experts" else f"{stem.removesuffix('.')}.{ending}"
+            key = f"{stem.removesuffix('.')}.{ending}" if kind == "norms" else f"{stem}{kind}.{ending}"
             groups.setdefault(key, {})[int(index)] = values
     return result | {key: np.stack([parts[i] for i in sorted(parts)]) for key, parts in groups.items()}
 
 
-def split_parts(tensors: Tensors) -> Tensors:
+def split_parts(tensors: Tensors, config: Any) -> Tensors:
     """What the converter cuts apart or renames before it looks up names."""
     result: Tensors = {}
     for name, values in tensors.items():
-        if name.endswith(("experts.gate_up_proj", "experts.gate_up_proj_bias")):  # gpt-oss: columns alternate
+        layer = next((part for part in name.split(".") if part.isdecimal()), "")
+        if name.endswith("in_proj_qkvz.weight"):
+            for part, rows in zip(("attn_qkv", "attn_gate"), split_qkvz(config, values), strict=True):
+                result[f"blk.{layer}.{part}.weight"] = rows
+        elif name.endswith(("experts.gate_up_proj", "experts.gate_up_proj_bias")):  # gpt-oss: columns alternate
             for i, part in enumerate(("gate", "up")):
                 result[name.replace("gate_up", part)] = values[..., i::2]
         elif ".input_linear." in name:  # Granite: rows of gate, then of up
-            kind = "shexp" if "shared" in name else "exps"
-            layer = name.split(".")[2]
+            kind = "_exps" if "shared" not in name else "_shexp" if config.num_local_experts else ""
             for part, rows in zip(("gate", "up"), np.split(values, 2, axis=-2), strict=True):
-                result[f"blk.{layer}.ffn_{part}_{kind}.weight"] = rows
-        elif name.endswith("e_score_correction_bias"):
-            result[name.replace("_bias", ".bias")] = values
+                result[f"blk.{layer}.ffn_{part}{kind}.weight"] = rows
+        elif name.endswith(("e_score_correction_bias", "dt_bias", "expert_bias")):
+            short = name.replace("dt_bias", "dt_proj_bias").replace("expert_bias", "expert_bias_bias")
+            result[short.removesuffix("_bias") + ".bias"] = values
         else:
             result[name] = values
     return {name: oriented(name, values) for name, values in result.items()}
@@ -166,15 +170,42 @@ def oriented(name: str, values: np.ndarray) -> np.ndarray:
     return np.ascontiguousarray(values.swapaxes(-1, -2) if turned else values)
 
 
+def tiled(config: Any, name: str, values: np.ndarray) -> np.ndarray:
+    """Qwen3.5: value head g·r + j moves to j·Hk + g."""
+    keys, count, size = config.linear_num_key_heads, config.linear_num_value_heads, config.linear_value_head_dim
+    heads = np.arange(count).reshape(keys, count // keys).T.reshape(-1)
+    wide = (heads[:, None] * size + np.arange(size)).reshape(-1)
+    first = 2 * keys * config.linear_key_head_dim
+    if name.endswith(("attn_qkv.weight", "ssm_conv1d.weight")):
+        return np.concatenate([values[:first], values[first:][wide]])
+    if name.endswith("attn_gate.weight"):
+        return values[wide]
+    if name.endswith("ssm_out.weight"):
+        return np.ascontiguousarray(values[:, wide])
+    return values[heads] if name.endswith(("ssm_a", "ssm_dt.bias", "ssm_alpha.weight", "ssm_beta.weight")) else values
+
+
+def split_qkvz(config: Any, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Qwen3-Next: rows [q, k, v, z] of each key head become q | k | v and z."""
+    keys, size = config.linear_num_key_heads, config.linear_key_head_dim
+    share = config.linear_num_value_heads // keys * config.linear_value_head_dim
+    groups = np.split(values.reshape(keys, -1, values.shape[1]), [size, 2 * size, 2 * size + share], axis=1)
+    q, k, v, z = (group.reshape(-1, values.shape[1]) for group in groups)
+    return np.concatenate([q, k, v]), z
+
+
 def stored_name(name: str, names: Any, architecture: str) -> str:
     if name.startswith("blk."):
         return name
     short = name.removeprefix("transformer.") if architecture == "bloom" else name
-    if short.endswith(".sinks"):
+    if short.endswith((".sinks", ".correct_output_scale")):
         short += ".weight"
     if ".experts." in name and not name.endswith((".weight", ".bias")):
         short = name.removesuffix("_bias") + (".bias" if name.endswith("_bias") else ".weight")
-    found = names.get_name(short, try_suffixes=(".weight", ".bias"))
+    options = (
+        names.get_name(option, try_suffixes=(".weight", ".bias")) for option in (short, short.removeprefix("model."))
+    )
+    found = next((option for option in options if option is not None), None)
     assert found is not None, name
     return str(found)
 
@@ -184,8 +215,14 @@ def changed(case: Case, config: Any, name: str, values: np.ndarray) -> np.ndarra
     if case.architecture in PERMUTED and (".attn_q." in name or ".attn_k." in name):
         count = heads if ".attn_q." in name else config.num_key_value_heads
         return values.reshape(count, 2, values.shape[0] // count // 2, -1).swapaxes(1, 2).reshape(values.shape)
-    if case.architecture in ONE_PLUS and name.endswith("norm.weight"):
+    if case.architecture in ONE_PLUS and name.endswith("norm.weight") and "ssm_norm" not in name:
         return values + np.float32(1)
+    if name.endswith(".ssm_a"):
+        values = -np.exp(values)
+    if name.endswith(("conv1d.weight", "shortconv.conv.weight")):
+        values = values[:, 0]
+    if case.architecture.startswith("qwen35"):
+        return tiled(config, name, values)
     if case.architecture == "gpt2" and values.ndim == 2 and name.startswith("blk."):
         return np.ascontiguousarray(values.T)
     if case.architecture in ("falcon", "gptneox", "bloom") and ".attn_qkv." in name:
