@@ -12,6 +12,14 @@ if TYPE_CHECKING:
     from .export import ExportReport
 
 
+def _list_families(context: click.Context, _option: click.Parameter, wanted: bool) -> None:
+    if wanted:
+        from .family_table import families_as_text
+
+        click.echo(families_as_text())
+        context.exit()
+
+
 @click.command(short_help="Turn a checkpoint into a bundle.")
 @click.argument("source", type=click.Path(path_type=Path))
 @click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help="Folder to create.")
@@ -29,6 +37,14 @@ if TYPE_CHECKING:
     help="Compare logits with transformers (auto: where it is installed), or prefill with decode, or not at all.",
 )
 @click.option("--ignore-key", multiple=True, metavar="KEY", help="A config.json key known not to matter; repeatable.")
+@click.option(
+    "--list",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_list_families,
+    help="Print the families that can be exported, and exit.",
+)
 @click.option("--overwrite", is_flag=True, help="Replace an existing bundle.")
 @click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
 def export(source: Path, output: Path, as_json: bool, **options: Any) -> None:
@@ -40,6 +56,7 @@ def export(source: Path, output: Path, as_json: bool, **options: Any) -> None:
     Example:
       onnxlm export SmolLM2-135M-Instruct.gguf -o smol
       onnxlm export ./Llama-3.2-1B-Instruct -o llama --json
+      onnxlm export --list
     """
     from .export import ExportOptions
     from .export import export as run_export

@@ -14,18 +14,17 @@ from .checkpoint import Checkpoint, open_checkpoint
 def reference_model(checkpoint: Checkpoint) -> Any:
     """transformers' own float32 model in eager mode, holding the checkpoint's weights."""
     import torch
-    from transformers import AutoConfig, AutoModelForCausalLM
+    from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, AutoConfig
 
     config = AutoConfig.for_model(**_transformers_config(checkpoint.config))
-    with torch.device("meta"):
-        model = AutoModelForCausalLM.from_config(config, attn_implementation=_implementation(config))  # type: ignore[no-untyped-call]
-    model = model.to_empty(device="cpu").to(torch.float32)
     weights = {name: torch.from_numpy(source.read()) for name, source in checkpoint.tensors.items()}
-    missing = model.load_state_dict(weights, strict=False).missing_keys
-    if "lm_head.weight" in missing:
+    if "lm_head.weight" not in weights:
         config.tie_word_embeddings = True
-        model.tie_weights()
-    _recompute_buffers(model, config)
+    family: Any = MODEL_FOR_CAUSAL_LM_MAPPING[type(config)]
+    # It converts names and layouts as for a checkpoint of its own: experts are one tensor in its models.
+    model = family.from_pretrained(
+        None, config=config, state_dict=weights, dtype=torch.float32, attn_implementation=_implementation(config)
+    )
     return model.eval()
 
 
@@ -40,14 +39,6 @@ def reference_logits(checkpoint: Checkpoint, ids: list[int]) -> Any:
 def _implementation(config: Any) -> str:
     """transformers 5.24's eager attention adds Falcon's linear biases twice: in the scores and in the mask."""
     return "sdpa" if getattr(config, "alibi", False) else "eager"
-
-
-def _recompute_buffers(model: Any, config: Any) -> None:
-    """Buffers are computed, not stored, and were lost on the meta device: rebuild the modules that own them."""
-    for name, module in list(model.named_modules()):
-        if next(module.buffers(recurse=False), None) is not None:
-            parent = model.get_submodule(name.rpartition(".")[0])
-            setattr(parent, name.rpartition(".")[2], type(module)(config))
 
 
 def _transformers_config(config: Any) -> dict[str, Any]:

@@ -4,6 +4,8 @@ import json
 
 from click.testing import CliRunner
 
+from exporter.family_table import list_families
+from models.families import FAMILIES
 from runtime.cli import main
 
 
@@ -29,3 +31,15 @@ def test_error_is_one_line_and_exit_code_1(tmp_path):
     assert result.exit_code == 1
     assert "no such file or folder" in result.stderr
     assert "Traceback" not in result.stderr
+
+
+def test_list_names_every_family():
+    result = run("--list")
+    assert result.exit_code == 0
+    assert {line.split()[0] for line in result.stdout.splitlines()[1:]} == set(FAMILIES)
+
+
+def test_family_table_knows_what_a_family_is():
+    mixtral = next(family for family in list_families() if family.model_type == "mixtral")
+    assert mixtral.about.startswith("`model_type: mixtral`")
+    assert "llama" in next(family for family in list_families() if family.model_type == "llama").gguf

@@ -12,6 +12,7 @@ from tokenizers.models import WordLevel
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from exporter.checkpoint import open_checkpoint
+from exporter.reference import reference_logits
 from models.families import FAMILIES
 from models.families import describe as describe_decoder
 
@@ -179,6 +180,15 @@ def test_agrees_with_transformers(case, length, pair, tmp_path):
     # One prefill of all but the last 3 tokens: a rope that switches at 32 has switched in both or in neither.
     ours = both.ours(ids, length - 3)
     np.testing.assert_allclose(ours, theirs[length - 4 :], atol=1e-4 * max(1, np.abs(theirs).max()))
+
+
+@pytest.mark.parametrize("model_type", ["gemma2", "gpt_bigcode", "gpt_neox", "mixtral", "minimax_m2", "deepseek_v3"])
+def test_reference_holds_all_weights(model_type, tmp_path):
+    case = next(case for case in CASES if case.model_type == model_type)
+    model, ids = save_random(case, tmp_path), list(range(20))
+    with torch.inference_mode():
+        theirs = model(input_ids=torch.tensor([ids]), use_cache=False).logits[0].numpy()
+    np.testing.assert_allclose(reference_logits(open_checkpoint(tmp_path), ids), theirs, atol=1e-5)
 
 
 def test_every_family_has_a_case():
