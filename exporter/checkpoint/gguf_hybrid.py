@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from . import gguf_names as names
+from . import gguf_layer_names as names
 from .checkpoint import FloatArray
 from .gguf_config import Keys, Settings, present
 from .gguf_families import gemma, granite

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from . import gguf_names as names
+from . import gguf_layer_names as names
 from .gguf_config import Keys, Settings, present
 from .gguf_families import granite, phi3
 from .gguf_family import GgufFamily, biased, standard
