@@ -1,7 +1,7 @@
 """How many prompt tokens to compute between two decode steps, so that running answers keep their pace."""
 
 _SMOOTHING = 0.2
-_LEAST = 16  # below it a chunk costs about as much as this many tokens: the weights are read once either way
+_LEAST = 8  # below it a chunk costs about as much as this many tokens: the weights are read once either way
 
 
 class PrefillPace:
@@ -10,7 +10,7 @@ class PrefillPace:
     Args:
         largest: chunk size while nothing else runs.
         share: how long a chunk may take, in decode steps.
-        patience: seconds after which a waiting prompt gets the largest chunk in every turn.
+        patience: seconds from which on a waiting prompt gets more: twice the share at twice this age, and so on.
 
     Attributes:
         decode_seconds: what a decode step takes at present; 0 before the first.
@@ -25,9 +25,10 @@ class PrefillPace:
 
     def size(self, running: int, waited: float) -> int:
         """Tokens of the next chunk while `running` sequences decode and the prompt has waited `waited` seconds."""
-        if not running or waited > self.patience or not (self.decode_seconds and self._token_seconds):
+        if not running or not (self.decode_seconds and self._token_seconds):
             return self.largest
-        return min(self.largest, max(_LEAST, int(self.share * self.decode_seconds / self._token_seconds)))
+        share = self.share * max(1.0, waited / self.patience)
+        return min(self.largest, max(_LEAST, int(share * self.decode_seconds / self._token_seconds)))
 
     def decoded(self, seconds: float) -> None:
         """A decode step took this long."""
