@@ -22,13 +22,10 @@ def list_families() -> list[Family]:
     """All families, in the order of models.families."""
     from models.families import FAMILIES
 
-    from .checkpoint import gguf
+    from .checkpoint.gguf_registry import architectures
 
-    names: dict[str, list[str]] = {}
-    for architecture, family in gguf.FAMILIES.items():
-        names.setdefault(family.model_type, []).append(architecture)
     return [
-        Family(model_type, tuple(names.get(model_type, ())), VERIFIED, _about(f"models.{module}"))
+        Family(model_type, architectures(model_type), VERIFIED, _about(f"models.{module}"))
         for model_type, module in FAMILIES.items()
     ]
 

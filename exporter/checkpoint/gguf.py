@@ -13,18 +13,14 @@ from runtime.errors import CheckpointError, UnsupportedError
 from . import gguf_names
 from .checkpoint import Checkpoint, TensorSource
 from .gguf_config import Keys
-from .gguf_families import DENSE
 from .gguf_family import GgufFamily
 from .gguf_file import GgufFile, GgufTensorInfo
-from .gguf_hybrid import GRANITE_DENSE, HYBRID
 from .gguf_joined import Joined, JoinedTensor
-from .gguf_moe import EXPERTS
 from .gguf_orders import read_heads, require_rows
+from .gguf_registry import find_family, read_architecture
 from .gguf_split import read_all_parts
 from .gguf_tensor import GgufTensor, entry_of, rows_of
 from .gguf_tokens import special_ids
-
-FAMILIES = {**DENSE, **EXPERTS, **HYBRID}
 
 
 def open_gguf(path: Path) -> Checkpoint:
@@ -35,8 +31,8 @@ def open_gguf(path: Path) -> Checkpoint:
         UnsupportedError: another architecture, or tensors that are not known.
     """
     file, paths = read_all_parts(path)
-    keys = Keys(file, _architecture(file))
-    family = _variant(FAMILIES[keys.architecture], keys)
+    keys = Keys(file, read_architecture(file))
+    family = find_family(keys)
     config = {"model_type": family.model_type, **family.config(keys)}  # a config may know the type better
     ids = special_ids(file.metadata)
     return Checkpoint(
@@ -49,30 +45,6 @@ def open_gguf(path: Path) -> Checkpoint:
         files=paths,
         licence=_text_or_none(file.metadata.get("general.license")),
     )
-
-
-def _architecture(file: GgufFile) -> str:
-    name = file.metadata.get("general.architecture")
-    if not isinstance(name, str):
-        raise CheckpointError(f"{file.path}: metadata general.architecture is missing; this is not a model.")
-    if name not in FAMILIES:
-        raise UnsupportedError(f"{file.path}: architecture {name!r}; supported are {', '.join(sorted(FAMILIES))}.")
-    return name
-
-
-def _variant(family: GgufFamily, keys: Keys) -> GgufFamily:
-    """Some architectures stand for two families."""
-    if keys.architecture == "llama" and keys.get("expert_count"):
-        return FAMILIES["mixtral"]
-    if family.model_type == "granitemoe" and keys.get("expert_shared_feed_forward_length"):
-        return replace(family, model_type="granitemoeshared")
-    if family.model_type == "granitemoehybrid" and not keys.get("expert_count"):
-        return replace(family, joined=GRANITE_DENSE)
-    if family.model_type == "falcon" and keys.has("blk.0.attn_norm_2.weight"):
-        return replace(family, names=gguf_names.FALCON_40B)
-    if family.model_type == "olmo2" and keys.get("attention.sliding_window"):
-        return replace(family, model_type="olmo3")
-    return family
 
 
 def _tensors(file: GgufFile, family: GgufFamily, keys: Keys) -> dict[str, TensorSource]:

@@ -151,8 +151,8 @@ _LATENT = {
     )
 }
 
+MIXTRAL = GgufFamily("mixtral", names.MIXTRAL, _mixtral, HALVES)  # the architecture "llama" with experts
 EXPERTS: Mapping[str, GgufFamily] = {
-    "mixtral": GgufFamily("mixtral", names.MIXTRAL, _mixtral, HALVES),  # "llama" with experts
     "qwen2moe": GgufFamily("qwen2_moe", names.QWEN2_MOE, _qwen2_moe, squeezed={"ffn_gate_inp_shexp.weight": 0}),
     "qwen3moe": GgufFamily("qwen3_moe", names.QWEN3_MOE, _qwen3_moe),
     "olmoe": GgufFamily("olmoe", names.QWEN3_MOE, _olmoe),
