@@ -16,10 +16,11 @@ import onnx_ir as ir
 
 from runtime.bundle import Bundle, new_bundle, open_bundle, write_manifest
 from runtime.errors import QuantizationError
-from runtime.executor import MAX_SCORED, OnnxExecutor
+from runtime.executor import OnnxExecutor
 from runtime.kv_sizes import kv_bytes_per_token
 from runtime.manifest import Calibration, Graph, KVCache, Manifest
 from runtime.ports import Port, cache_pairs
+from runtime.step_executor import MAX_SCORED
 
 from .calibration_text import Text
 from .graphs import WEIGHTS_NAME, Graphs, load_graphs, save_graph

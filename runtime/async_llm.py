@@ -10,10 +10,10 @@ from typing import Any
 from .answer import Answer, Delta
 from .completion import Completion, combine
 from .errors import ExecutionError
-from .executor import StepExecutor
 from .llm import Message
 from .model import Model, Prompt, Request
 from .options import EngineOptions, SamplingParams
+from .step_executor import StepExecutor
 
 
 class AsyncLLM:

@@ -12,7 +12,7 @@ from typing import Literal
 import numpy as np
 
 from .binding import IntArray
-from .executor import StepExecutor
+from .step_executor import StepExecutor
 
 Timer = Callable[[], float]  # does the work of one case once; returns the seconds it took
 

@@ -12,11 +12,11 @@ from dataclasses import dataclass
 
 from .answer import Answer
 from .errors import ExecutionError, OnnxlmError
-from .executor import StepExecutor
 from .prefill_pace import PrefillPace
 from .prefix_cache import PrefixCache
 from .queue_limit import QueueLimit
 from .scheduler import Scheduler
+from .step_executor import StepExecutor
 from .turns import Turns
 
 _log = logging.getLogger("onnxlm.engine")

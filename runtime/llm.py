@@ -10,9 +10,9 @@ from .answer import Answer, Delta
 from .batch import Batch
 from .completion import Completion
 from .errors import ExecutionError
-from .executor import StepExecutor
 from .model import Model, Prompt
 from .options import EngineOptions, SamplingParams
+from .step_executor import StepExecutor
 
 Message = Mapping[str, Any]
 

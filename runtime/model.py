@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 from . import strict_json
 from .answer import Answer, Listener
+from .block_pool import BlockPool
 from .bundle import Bundle, open_bundle
 from .engine import Engine
 from .errors import BundleError, OptionError, RequestError
-from .executor import OnnxExecutor, StepExecutor
-from .kv_cache import BlockPool
+from .executor import OnnxExecutor
 from .memory import available_memory
 from .options import EngineOptions, SamplingParams
 from .prefill_pace import PrefillPace
@@ -25,6 +25,7 @@ from .scheduler import Limits, Scheduler
 from .sequence import Sequence as TokenSequence
 from .session import choose_provider
 from .speculation import PromptLookup
+from .step_executor import StepExecutor
 from .structured import Grammars
 from .text import Detokenizer, Tokenizer
 

@@ -6,8 +6,8 @@ faster than the memory's bandwidth divided by those bytes. Users are counted as 
 
 from dataclasses import dataclass, replace
 
+from .block_pool import BlockPool
 from .errors import OptionError
-from .kv_cache import BlockPool
 from .kv_sizes import kv_bytes_per_token
 from .manifest import Manifest
 

@@ -12,8 +12,8 @@ from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from .block_pool import BlockPool
 from .errors import PromptTooLongError
-from .kv_cache import BlockPool
 from .sequence import Sequence, Status, common_prefix
 from .warm_rows import WarmRows
 

@@ -12,13 +12,13 @@ import numpy as np
 
 from .answer import Answer, Delta
 from .errors import ExecutionError, OnnxlmError
-from .executor import MAX_SCORED, StepExecutor, StepInterrupted
 from .logprobs import FloatArray
 from .prefill_pace import PrefillPace
 from .prefix_cache import PrefixCache
 from .queue_limit import QueueLimit
 from .scheduler import MIN_CHUNK, Chunk, Move, Scheduler
 from .sequence import Sequence, Status
+from .step_executor import MAX_SCORED, StepExecutor, StepInterrupted
 
 _log = logging.getLogger("onnxlm.engine")
 

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from .kv_cache import BlockPool
+from .block_pool import BlockPool
 from .sequence import Sequence, common_prefix
 
 

@@ -9,7 +9,8 @@ import pytest
 
 from runtime.bundle import open_bundle
 from runtime.errors import ExecutionError
-from runtime.executor import OnnxExecutor, StepInterrupted
+from runtime.executor import OnnxExecutor
+from runtime.step_executor import StepInterrupted
 
 Prompt = list[int]
 

@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runtime.kv_cache import BlockPool, CacheTensor, GrowingRows, PagedRows, next_bucket, paged_capacity
+from runtime.block_pool import BlockPool
+from runtime.kv_cache import CacheTensor, GrowingRows, PagedRows, next_bucket, paged_capacity
 from runtime.memory import resident_memory
 
 FLOAT = CacheTensor("key", kv_heads=3, head_width=64, dtype=np.dtype(np.float32))

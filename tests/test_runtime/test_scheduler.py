@@ -7,8 +7,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from runtime.block_pool import BlockPool
 from runtime.errors import PromptTooLongError
-from runtime.kv_cache import BlockPool
 from runtime.scheduler import Limits, Scheduler
 from runtime.sequence import Sequence, Status
 

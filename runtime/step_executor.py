@@ -1,0 +1,68 @@
+"""The seam an embedder replaces: who computes a step, over rows of a cache that it owns.
+
+An executor of one's own (`runtime.LLM(path, executor=…)`) gets continuous batching, prefix reuse, sampling and text
+around whatever computes logits. The engine calls it from one thread, in this pattern:
+
+    prefill(row, …) once per chunk of a prompt     decode(ids, lengths) once per step for rows 0 … n-1
+    move(source, target, length) to fill a hole    release(row, keep) when tokens are not needed any more
+"""
+
+from typing import Protocol
+
+from .binding import FloatArray, IntArray
+from .kv_cache import Array
+
+MAX_SCORED = 65  # positions whose logits are held at the same time
+MAX_REWIND = 64  # tokens that a sequence may go back after a step: a draft that is not accepted
+
+
+class StepInterrupted(Exception):  # noqa: N818  # not a failure: somebody asked for it
+    """A running prefill was stopped by `interrupt`; nothing is committed, so there is nothing to undo."""
+
+
+class StepExecutor(Protocol):
+    """Computes steps over rows of a cache. It keeps no lengths: the caller says how much of a row is live.
+
+    Every call comes from one thread, except `interrupt`. Logits are views that the next call overwrites. An exception
+    means that no length may grow; it must leave tokens below the lengths that were passed untouched.
+
+    Attributes:
+        rows: how many rows there are.
+        capacity: most tokens of one row.
+        vocab_size: width of the logits.
+        bytes_per_token: what one token of the cache costs.
+        can_score: whether `score` works.
+    """
+
+    rows: int
+    capacity: int
+    vocab_size: int
+    bytes_per_token: int
+    can_score: bool
+
+    def prefill(self, row: int, past: int, ids: IntArray) -> FloatArray:
+        """Put `ids` [n] at positions `past …` of the row; returns the logits [vocab] after the last of them."""
+
+    def decode(self, ids: IntArray, lengths: IntArray) -> FloatArray:
+        """Put `ids[r]` at position `lengths[r]` of each row r = 0 … n-1; returns logits [n, vocab]."""
+
+    def score(self, row: int, past: int, ids: IntArray) -> FloatArray:
+        """As `prefill`, for at most MAX_SCORED ids; returns the logits [n, vocab] after each of them."""
+
+    def move(self, source: int, target: int, length: int) -> None:
+        """Copy the first `length` tokens of one row over another row."""
+
+    def release(self, row: int, keep: int = 0) -> None:
+        """The row's tokens from `keep` on are not needed any more: give their memory back."""
+
+    def read(self, row: int, start: int, stop: int) -> list[Array]:
+        """Copies of the keys and values at positions `[start, stop)`: what `write` takes."""
+
+    def write(self, row: int, start: int, block: list[Array]) -> None:
+        """Put back what `read` returned, at position `start`."""
+
+    def interrupt(self) -> None:
+        """From any thread: make a running `prefill` raise StepInterrupted soon; does nothing when none runs."""
+
+    def close(self) -> None:
+        """Release sessions and memory."""
