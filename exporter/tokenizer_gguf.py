@@ -10,11 +10,11 @@ from typing import Any
 from runtime.errors import CheckpointError, UnsupportedError
 
 from .tokenizer_bytelevel import byte_level_tokenizer
-from .tokenizer_sentencepiece import sentencepiece_tokenizer
+from .tokenizer_sentencepiece import gemma4_tokenizer, sentencepiece_tokenizer
 from .tokenizer_splits import WORD_SPLITS
 from .tokenizer_vocabulary import ROLES, Vocabulary, read_vocabulary
 
-BUILDERS = {"gpt2": byte_level_tokenizer, "llama": sentencepiece_tokenizer}
+BUILDERS = {"gpt2": byte_level_tokenizer, "llama": sentencepiece_tokenizer, "gemma4": gemma4_tokenizer}
 
 
 def gguf_tokenizer_files(metadata: Mapping[str, Any], where: str) -> dict[str, bytes]:
@@ -60,5 +60,5 @@ def _config(vocabulary: Vocabulary) -> dict[str, Any]:
     default = vocabulary.get("model") == "llama" or (pre in WORD_SPLITS and WORD_SPLITS[pre].add_bos)
     return {
         **{key: vocabulary.tokens[i] for key, i in ids.items() if i is not None},
-        "add_bos_token": bool(vocabulary.get("add_bos_token", default)),
+        "add_bos_token": vocabulary.get("model") != "gemma4" and bool(vocabulary.get("add_bos_token", default)),
     }

@@ -19,9 +19,20 @@ STYLES: Mapping[str, Style] = {"gemma": "gemma", "gemma2": "gemma", "gemma3": "g
 
 def sentencepiece_tokenizer(vocabulary: Vocabulary) -> "Tokenizer":
     """The tokenizer of a GGUF file whose `tokenizer.ggml.model` is "llama"."""
+    style = STYLES.get(str(vocabulary.metadata.get("general.architecture")), "metaspace")
+    tokenizer = _tokenizer(vocabulary, style)
+    add_ends(tokenizer, vocabulary, bos=True)
+    return tokenizer
+
+
+def gemma4_tokenizer(vocabulary: Vocabulary) -> "Tokenizer":
+    """The tokenizer of a GGUF file whose `tokenizer.ggml.model` is "gemma4"; only its chat template writes bos."""
+    return _tokenizer(vocabulary, "gemma")
+
+
+def _tokenizer(vocabulary: Vocabulary, style: Style) -> "Tokenizer":
     from tokenizers import Tokenizer, models
 
-    style = STYLES.get(str(vocabulary.metadata.get("general.architecture")), "metaspace")
     texts = [SPACE * len(text) if style == "gemma" and not text.strip(" ") else text for text in vocabulary.tokens]
     ids = {text: i for i, text in enumerate(texts)}
     merges = vocabulary.merges
@@ -34,7 +45,6 @@ def sentencepiece_tokenizer(vocabulary: Vocabulary) -> "Tokenizer":
     tokenizer = Tokenizer(model)
     _dress(tokenizer, style, prefix=vocabulary.get("add_space_prefix", True) is not False)
     add_tokens(tokenizer, vocabulary, texts)
-    add_ends(tokenizer, vocabulary, bos=True)
     return tokenizer
 
 

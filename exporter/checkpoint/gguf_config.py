@@ -73,16 +73,23 @@ class Keys:
             "attention.key_length", self.integer("embedding_length") // self.integer("attention.head_count")
         )
 
-    def standard(self, norm: str = "rms_norm_eps") -> Settings:
-        """Llama's keys; `norm` names the epsilon, which decides what kind of norm it is."""
+    def standard(
+        self, norm: str = "rms_norm_eps", *, kv_heads: int | None = None, width: int | None = None
+    ) -> Settings:
+        """Llama's keys.
+
+        Args:
+            norm: names the epsilon, which decides what kind of norm it is.
+            kv_heads, width: key/value heads and MLP width, where layers differ in them.
+        """
         heads = self.integer("attention.head_count")
         epsilon = "attention.layer_norm_rms_epsilon" if norm == "rms_norm_eps" else "attention.layer_norm_epsilon"
         return {
             "hidden_size": self.integer("embedding_length"),
-            "intermediate_size": self.integer("feed_forward_length"),
+            "intermediate_size": width or self.integer("feed_forward_length"),
             "num_hidden_layers": self.layers,
             "num_attention_heads": heads,
-            "num_key_value_heads": self.kv_heads,
+            "num_key_value_heads": kv_heads or self.kv_heads,
             "head_dim": self.head_dim,
             "max_position_embeddings": self.integer("context_length"),
             "vocab_size": self._vocab_size(),

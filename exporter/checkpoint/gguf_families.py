@@ -27,9 +27,9 @@ def _with_rope(settings: Settings, **rope: object) -> Settings:
     return {**settings, "rope_parameters": {**settings["rope_parameters"], **rope}}
 
 
-def gemma(keys: Keys) -> Settings:
+def gemma(keys: Keys, kv_heads: int | None = None, width: int | None = None) -> Settings:
     """With the activation under its own key."""
-    settings = keys.standard()
+    settings = keys.standard(kv_heads=kv_heads, width=width)
     del settings["hidden_act"]
     return {**settings, "hidden_activation": "gelu_pytorch_tanh"}
 

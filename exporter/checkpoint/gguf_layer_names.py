@@ -139,19 +139,28 @@ QWEN35: Names = {
         ssm_alpha="linear_attn.in_proj_a",
     ),
 }
-GEMMA3N: Names = {
-    **GEMMA2,
+# Inputs for each layer, and what each layer does with them.
+_LAYER_INPUTS: Names = {
     "per_layer_token_embd": "model.embed_tokens_per_layer",
     "per_layer_model_proj": "model.per_layer_model_projection",
     "per_layer_proj_norm": "model.per_layer_projection_norm",
+    **in_layers(
+        LAYER, inp_gate="per_layer_input_gate", proj="per_layer_projection", post_norm="post_per_layer_input_norm"
+    ),
+}
+GEMMA4: Names = {
+    **GEMMA2,
+    **_LAYER_INPUTS,
+    **in_layers(LAYER, dict.fromkeys(("layer_output_scale.", "layer_output_scale.weight"), "layer_scalar")),
+}
+GEMMA3N: Names = {
+    **GEMMA2,
+    **_LAYER_INPUTS,
     "altup_proj": "model.altup_projections.{e}",
     "altup_unembd_proj": "model.altup_unembed_projections.{e}",
     **in_layers(
         LAYER,
         dict.fromkeys(("altup_correct_scale.", "altup_correct_scale.weight"), "altup.correct_output_scale"),
-        inp_gate="per_layer_input_gate",
-        proj="per_layer_projection",
-        post_norm="post_per_layer_input_norm",
         altup_correct_coef="altup.correction_coefs",
         altup_predict_coef="altup.prediction_coefs",
         altup_router="altup.modality_router",

@@ -89,6 +89,23 @@ def test_ids_of_any_text(write_gguf: Callable[..., Path], architecture: str):
         assert ours.encode(text).ids == theirs(text).input_ids, text
 
 
+def test_gemma4_has_its_merges_in_the_file_and_adds_no_bos(write_gguf: Callable[..., Path]):
+    from transformers import AutoTokenizer
+
+    tokens = spm_metadata("gemma4", gemma=True)["tokenizer.ggml.tokens"]
+    tokens = ["▁" * len(token) if not token.strip(" ") else token for token in tokens]
+    pairs = [(token[:at], token[at:]) for token in tokens for at in range(1, len(token))]
+    merges = [f"{left} {right}" for left, right in pairs if left in tokens and right in tokens]
+    metadata = spm_metadata("gemma4", gemma=True) | {
+        "tokenizer.ggml.model": "gemma4", "tokenizer.ggml.tokens": tokens, "tokenizer.ggml.merges": merges,
+        "tokenizer.ggml.add_bos_token": True,
+    }  # fmt: skip
+    path = write_gguf(metadata, {})
+    theirs, ours = AutoTokenizer.from_pretrained(path.parent, gguf_file=path.name), build(path)
+    for text in strings(seed=4):
+        assert ours.encode(text).ids == theirs(text).input_ids, text
+
+
 @pytest.mark.parametrize("architecture", ["llama", "gemma2", "phi3"])
 def test_text_comes_back(write_gguf: Callable[..., Path], architecture: str):
     tokenizer = build(write_gguf(spm_metadata(architecture, gemma=architecture == "gemma2"), {}))

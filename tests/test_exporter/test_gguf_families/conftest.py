@@ -87,8 +87,9 @@ def save_random(case: Case, folder: Path) -> Any:
 
 def common_metadata(architecture: str, config: Any, tensors: Tensors) -> dict[str, Any]:
     heads, hidden = config.num_attention_heads, config.hidden_size
-    kv_heads = getattr(config, "num_kv_heads", None) or getattr(config, "num_key_value_heads", None) or heads
-    size = getattr(config, "head_dim", None) or hidden // heads
+    stated = config.to_dict()
+    kv_heads = stated.get("num_kv_heads") or stated.get("num_key_value_heads") or heads
+    size = stated.get("head_dim") or hidden // heads
     down = tensors.get("blk.0.ffn_down.weight")
     rope = getattr(config, "rope_parameters", None) or {}
     keys: dict[str, Any] = {
@@ -119,6 +120,8 @@ def converted(case: Case, config: Any, tensors: Tensors) -> Tensors:
     for name, values in split_parts(stacked(tensors), config).items():
         found = stored_name(name, names, case.architecture)
         result[found] = changed(case, config, found, values)
+    if case.architecture == "gemma4":  # a quarter of the pairs of full layers turns
+        result["rope_freqs.weight"] = np.repeat(np.array([1, 1e30], np.float32), [8, 24])
     for length in ("short", "long"):
         factors = config.to_dict().get("rope_parameters", {}).get(f"{length}_factor")
         if factors:
@@ -146,7 +149,11 @@ def split_parts(tensors: Tensors, config: Any) -> Tensors:
     result: Tensors = {}
     for name, values in tensors.items():
         layer = next((part for part in name.split(".") if part.isdecimal()), "")
-        if name.endswith("in_proj_qkvz.weight"):
+        if name.endswith("kv_b_proj.weight") and config.model_type == "deepseek_v3":  # newer files: keys turned, values
+            heads = values.reshape(config.num_attention_heads, -1, values.shape[1])
+            result[f"blk.{layer}.attn_k_b.weight"] = heads[:, : config.qk_nope_head_dim].swapaxes(1, 2)
+            result[f"blk.{layer}.attn_v_b.weight"] = heads[:, config.qk_nope_head_dim :]
+        elif name.endswith("in_proj_qkvz.weight"):
             for part, rows in zip(("attn_qkv", "attn_gate"), split_qkvz(config, values), strict=True):
                 result[f"blk.{layer}.{part}.weight"] = rows
         elif name.endswith(("experts.gate_up_proj", "experts.gate_up_proj_bias")):  # gpt-oss: columns alternate
@@ -198,7 +205,7 @@ def stored_name(name: str, names: Any, architecture: str) -> str:
     if name.startswith("blk."):
         return name
     short = name.removeprefix("transformer.") if architecture == "bloom" else name
-    if short.endswith((".sinks", ".correct_output_scale")):
+    if short.endswith((".sinks", ".correct_output_scale", ".layer_scalar")):
         short += ".weight"
     if ".experts." in name and not name.endswith((".weight", ".bias")):
         short = name.removesuffix("_bias") + (".bias" if name.endswith("_bias") else ".weight")

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from exporter.checkpoint.gguf_hybrid import HYBRID
+from models.families import FAMILIES, describe
 
 SLIDING_FULL = ["sliding_attention", "full_attention"] * 2
 CONV = ["conv", "full_attention", "conv"]
@@ -70,6 +71,19 @@ CASES = {
          "altup.active_idx": 0, "activation_sparsity_scale": [1.6448536, 0.0, 0.0, 1.6448536],
          "rope.freq_base": 1e6, "final_logit_softcapping": 30.0},
     ),
+    "gemma4": (
+        "gemma4",
+        "gemma4_text",
+        {"head_dim": 32, "global_head_dim": 64, "num_hidden_layers": 4, "layer_types": SLIDING_FULL,
+         "sliding_window": 8, "num_kv_shared_layers": 2, "vocab_size_per_layer_input": 131,
+         "hidden_size_per_layer_input": 8,
+         "use_double_wide_mlp": True, "final_logit_softcapping": 5.0, "attention_k_eq_v": True,
+         "num_global_key_value_heads": 1, "tie_word_embeddings": True},
+        {"attention.sliding_window": 8, "attention.sliding_window_pattern": [True, False] * 2,
+         "attention.head_count_kv": [2, 1, 2, 1], "attention.key_length": 64, "attention.key_length_swa": 32,
+         "rope.dimension_count": 64, "attention.shared_kv_layers": 2, "embedding_length_per_layer_input": 8,
+         "feed_forward_length": [96, 96, 192, 192], "rope.freq_base": 1e6, "final_logit_softcapping": 5.0},
+    ),
     "granitehybrid": (
         "granitehybrid",
         "granitemoehybrid",
@@ -94,6 +108,8 @@ def test_a_converted_model_comes_back_whole(convert: Callable[..., Any], name: s
     shared = ours.keys() & theirs.keys() - {"sliding_window", "head_dim"} - renamed
     assert {key: ours[key] for key in shared} == {key: theirs[key] for key in shared}
     assert ours["model_type"] == theirs["model_type"]
+    if ours["model_type"] in FAMILIES:
+        assert describe(ours) == describe(theirs)
 
 
 def test_every_family_is_tried():

@@ -72,7 +72,9 @@ CASES = {
         "deepseek2",
         "deepseek_v3",
         {**LATENT, "q_lora_rank": 24, "n_group": 2, "topk_group": 1},
-        {**LATENT_KEYS, "attention.q_lora_rank": 24, "expert_gating_func": 2, "expert_weights_norm": True,
+        {**LATENT_KEYS, "attention.head_count_kv": 1, "attention.key_length": 32, "attention.value_length": 16,
+         "attention.key_length_mla": 48, "attention.value_length_mla": 16, "attention.q_lora_rank": 24,
+         "expert_gating_func": 2, "expert_weights_norm": True,
          "expert_group_count": 2, "expert_group_used_count": 1},
     ),
     "glm4moe": (
