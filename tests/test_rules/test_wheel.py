@@ -36,6 +36,12 @@ def test_every_source_file_is_in_it(wheel):
     assert here <= set(wheel.namelist())
 
 
+def test_the_page_of_the_server_is_shipped(wheel):
+    page = {path.relative_to(ROOT).as_posix() for path in (ROOT / "runtime/server/page").iterdir() if path.is_file()}
+    assert len(page) > 5
+    assert page <= set(wheel.namelist())
+
+
 def test_types_and_licence_are_shipped(wheel):
     names = wheel.namelist()
     assert {f"{package}/py.typed" for package in PACKAGES} <= set(names)

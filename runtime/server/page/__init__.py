@@ -10,11 +10,14 @@ _KINDS = {
     "index.html": "text/html; charset=utf-8",
     "page.css": "text/css; charset=utf-8",
     "page.js": "text/javascript; charset=utf-8",
+    "events.js": "text/javascript; charset=utf-8",
     "chat.js": "text/javascript; charset=utf-8",
     "status.js": "text/javascript; charset=utf-8",
 }
 _HEADERS = {
-    "content-security-policy": "default-src 'self'; frame-ancestors 'none'; base-uri 'none'; form-action 'none'",
+    "content-security-policy": (
+        "default-src 'self'; img-src data:; frame-ancestors 'none'; base-uri 'none'; form-action 'none'"
+    ),
     "x-content-type-options": "nosniff",
     "cache-control": "no-cache",
 }

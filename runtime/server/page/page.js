@@ -1,0 +1,6 @@
+// Starts both halves of the page.
+import { startChat } from "./chat.js";
+import { startStatus } from "./status.js";
+
+startChat();
+startStatus();
