@@ -8,6 +8,7 @@ import click
 
 from runtime.errors import QuantizationError
 
+_RECALL = (256, 1024, 4096)  # tokens of the contexts for recall
 _PATH = click.Path(path_type=Path)
 
 
@@ -17,6 +18,7 @@ _PATH = click.Path(path_type=Path)
 @click.option("--text", required=True, type=_PATH, help="Text: .txt, .jsonl, or .npy of token ids.")
 @click.option("--tokens", default=8192, show_default=True, type=click.IntRange(min=2), help="Most tokens to compare.")
 @click.option("--context", default=512, show_default=True, type=click.IntRange(min=2), help="Tokens of each chunk.")
+@click.option("--abilities", is_flag=True, help="Also ask for recall from long contexts, arithmetic and copying.")
 @click.option("--fail-if", metavar="CONDITION", help="Exit with an error if so: 'kl>0.06', 'top1<0.9'.")
 @click.option("--html", type=_PATH, help="Write a report with plots to this file.")
 @click.option("--json", "as_json", is_flag=True, help="Print the figures as JSON.")
@@ -26,6 +28,7 @@ def evaluate(
     text: Path,
     tokens: int,
     context: int,
+    abilities: bool,
     fail_if: str | None,
     html: Path | None,
     as_json: bool,
@@ -38,6 +41,7 @@ def evaluate(
     """
     from runtime.bundle import open_bundle
 
+    from .abilities import compare_abilities
     from .calibration_text import Text, read_chunks
     from .gate import parse_gate
     from .progress_bar import progress_bar
@@ -52,15 +56,19 @@ def evaluate(
     chosen = Text(text.name, chunks[:0], chunks, text.name)
     with progress_bar("evaluating") as progress:
         scores = measure_scores(ours, theirs, chosen, progress)
+        asked = compare_abilities(folder, reference, _RECALL, progress) if abilities else []
     quality = as_quality(scores, chosen)
     if html:
         html.write_text(evaluation_report(folder.name, ours.manifest, scores, text.name), encoding="utf-8")
     if as_json:
-        click.echo(json.dumps(asdict(scores), indent=1))
+        click.echo(json.dumps(asdict(scores) | {"abilities": [asdict(ability) for ability in asked]}, indent=1))
     else:
         click.echo(f"KL divergence   {quality.kl:.5f} nats per token, 99 % of tokens below {quality.kl_p99:.4f}")
         click.echo(f"top-1 agreement {quality.top1:.2%}")
         click.echo(f"perplexity      {quality.perplexity:.4f}, reference {quality.reference_perplexity:.4f}")
         click.echo(f"text            {quality.text}, {quality.tokens:,} tokens in chunks of {chunks.shape[1]}")
+        for ability in asked:
+            figures = f"{ability.agreement:.0%} of the reference's answers, margin {ability.margin:+.3f} nats per token"
+            click.echo(f"{ability.name}: {figures} ({ability.questions} questions)")
     if gate:
         gate.check(quality)

@@ -40,8 +40,9 @@ def test_eval_prints_figures_and_gates(tiny_bundle, tmp_path):
     call(tiny_bundle, "-o", tmp_path / "q", "--bits", "8")
     (tmp_path / "t.txt").write_text("some text to measure on, " * 30)
     arguments = ["eval", tmp_path / "q", "--reference", tiny_bundle, "--text", tmp_path / "t.txt", "--context", "64"]
-    done = CliRunner().invoke(main, [*map(str, arguments), "--json"])
+    done = CliRunner().invoke(main, [*map(str, arguments), "--json", "--abilities"])
     assert 0 < json.loads(done.stdout)["kl"] < 0.1
+    assert {ability["name"] for ability in json.loads(done.stdout)["abilities"]} == {"arithmetic", "copying"}
     assert CliRunner().invoke(main, [*map(str, arguments), "--fail-if", "kl>1e-9"]).exit_code == 1
 
 
