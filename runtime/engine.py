@@ -69,6 +69,7 @@ class Engine:
         self._wake = threading.Condition()  # guards the commands and the flags below
         self._refusal: OnnxlmError | None = None  # why nothing new is taken
         self._stopping = False
+        self._ended = False
         self._thread: threading.Thread | None = None
         self._heartbeat = clock()
 
@@ -118,7 +119,7 @@ class Engine:
             cached_tokens=turns.counts["cached"],
             preemptions=scheduler.preemptions,
             heartbeat=self._heartbeat,
-            alive=self._thread is not None and self._thread.is_alive(),
+            alive=self._thread is not None and self._thread.is_alive() and not self._ended,
         )
 
     def start(self) -> None:
@@ -165,6 +166,7 @@ class Engine:
 
     def _end(self, error: OnnxlmError | None) -> None:
         with self._wake:
+            self._ended = True
             if error is not None:
                 self._refusal = error
             while self._commands:

@@ -4,6 +4,10 @@ A draft is verified in one run that costs little more than one token. Each posit
 request's own random stream, and the draft holds as long as what is sampled is what was drafted. For a drafted token
 that is rejection sampling with a certain proposal, so the distribution is unchanged; moreover the same seed gives the
 same tokens with and without drafts.
+
+"The same" is up to rounding: attention over several positions and over one are different kernels, whose logits differ
+by about 1e-5. Graphs whose products round activations to 8 bits (MatMulNBits at level 4) carry that on to tenths of a
+logit, as much as that rounding itself changes them: there, close choices can fall differently.
 """
 
 _ORDERS = (4, 3, 2)  # tokens that must match, longest first
