@@ -25,7 +25,9 @@ class OnnxExecutor:
         rows: rows of the cache.
         context: most tokens of one row; None is the model's context length.
         threads: threads inside one step.
-        two_sessions: load decode.onnx too, instead of running decode steps on prefill.onnx. See `sessions.py`.
+        two_sessions: load decode.onnx too, instead of running decode steps on prefill.onnx. Measured on SmolLM2 fp32,
+            interleaved: the same speed within noise (batch 1 46.6 against 51.0 ms, batch 8 68.8 against 69.0 ms), the
+            same logits bit for bit, and 1,304 MB resident instead of 685: each session packs the weights for itself.
     """
 
     def __init__(
