@@ -45,6 +45,12 @@ class LLM:
     ) -> None:
         self.model = Model(path, provider, options or EngineOptions(), executor)
 
+    @property
+    def deterministic(self) -> bool | None:
+        """Whether an answer's every bit depends on its request alone here; None unless `self_test` was asked for."""
+        found = self.model.determinism
+        return None if found is None else found.complete
+
     @overload
     def generate(
         self, prompt: str | list[int], params: SamplingParams | None = None, *, timeout: float | None = None

@@ -12,6 +12,7 @@ from . import strict_json
 from .answer import Answer, Listener
 from .block_pool import BlockPool
 from .bundle import Bundle, open_bundle
+from .determinism import Determinism, check_determinism
 from .engine import Engine
 from .errors import BundleError, OptionError, RequestError
 from .executor import OnnxExecutor
@@ -54,6 +55,7 @@ class Model:
         bundle: the opened bundle.
         tokenizer: its tokenizer.
         engine: runs the answers; started.
+        determinism: what the self-test found, where it was asked for.
     """
 
     def __init__(
@@ -68,7 +70,10 @@ class Model:
         self._grammars = Grammars(self.tokenizer, self._vocab_size, manifest.tokens.eos)
         self._ids = itertools.count()
         executor = executor or _load_executor(self.bundle, provider, options)
+        self.determinism: Determinism | None = None
         with _closing_on_error(executor):
+            if options.self_test:
+                self.determinism = check_determinism(executor)
             if options.speculation and not executor.can_score:
                 raise OptionError("speculation needs logits of several positions, which this executor does not give.")
             self.engine = _build_engine(executor, self.bundle, options)

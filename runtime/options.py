@@ -150,6 +150,7 @@ class EngineOptions:
             ones in the last bit, so that an answer may then depend on what was answered before.
         prefix_cache: Bytes of host memory for shared prefixes; 0 is off.
         threads: Threads inside one step; None is the number of physical cores.
+        self_test: Check at the start that answers do not depend on their company, bit for bit; see LLM.deterministic.
         speculation: Most tokens drafted by prompt lookup per step; 0 is off.
 
     Raises:
@@ -167,6 +168,7 @@ class EngineOptions:
     reuse_generated: bool = False
     prefix_cache: int = 0
     threads: int | None = None
+    self_test: bool = False
     speculation: int = 0
 
     def __post_init__(self) -> None:
@@ -189,6 +191,7 @@ class EngineOptions:
             "reuse_generated": bool(self.reuse_generated),
             "prefix_cache": integer("prefix_cache", self.prefix_cache, 0),
             "threads": _optional(integer, "threads", self.threads, 1),
+            "self_test": bool(self.self_test),
             "speculation": integer("speculation", self.speculation, 0, 64),
         }
 

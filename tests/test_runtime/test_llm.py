@@ -7,10 +7,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import runtime
 from runtime import LLM, AsyncLLM, Completion, EngineOptions, PromptTooLongError, RequestError, SamplingParams
+from runtime.bundle import open_bundle
+from runtime.determinism import check_determinism
+from runtime.executor import OnnxExecutor
 
 GREEDY = SamplingParams(max_tokens=24, temperature=0, logprobs=2, ignore_eos=True)
 
@@ -191,3 +195,19 @@ def test_structured_output_is_what_was_asked_for(llm: LLM) -> None:
     assert texts <= {"north", "south"}
     with pytest.raises(RequestError, match="structured output"):
         llm.generate("the", SamplingParams(structured=runtime.StructuredOutput(regex="(")))
+
+
+def test_the_self_test_finds_determinism_here(tiny_bundle: Path, llm: LLM) -> None:
+    with load(tiny_bundle, self_test=True) as tested:
+        assert tested.deterministic is True
+        assert essence(tested.generate("the", GREEDY)) == essence(llm.generate("the", GREEDY))
+    assert llm.deterministic is None
+
+
+def test_the_self_test_finds_rows_that_disturb_each_other(tiny_bundle: Path) -> None:
+    class Disturbed(OnnxExecutor):
+        def decode(self, ids: np.ndarray, lengths: np.ndarray) -> np.ndarray:
+            return super().decode(ids, lengths) + np.float32(1e-4) * len(ids)
+
+    found = check_determinism(Disturbed(open_bundle(tiny_bundle), rows=2, threads=1))
+    assert (found.chunks, found.company, found.complete) == (True, False, False)
