@@ -87,8 +87,8 @@ class Plan:
         if self._grams is None or site.weight not in self._grams:
             return None
         gram = self.changes.inputs(site.weight).apply_to_gram(self._grams.read(site.weight))
-        if site.role == "table":
-            mean = gram.diagonal().mean()
+        mean = gram.diagonal().mean()
+        if site.role == "table" and mean > 0:
             gram = gram * ((1 - _EMBEDDING_SHARE) / mean) + np.eye(len(gram), dtype=np.float32) * _EMBEDDING_SHARE
         return gram.astype(np.float32)
 

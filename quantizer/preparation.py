@@ -6,7 +6,7 @@ from pathlib import Path
 
 from runtime.bundle import Bundle
 
-from .calibrate import Grams, IntArray, collect_grams
+from .calibrate import Grams, IntArray, Step, collect_grams
 from .calibration_text import Text, too_little
 from .graphs import Graphs
 from .measurement_log import MeasurementLog
@@ -49,11 +49,15 @@ def prepare(
     assert text is not None
     if warning := too_little(text.chunks):
         _LOGGER.warning(warning)
-    grams: Grams = collect_grams(bundle, text.chunks, work, lambda s: progress("calibrating", s.layer, s.layers))
+    grams: Grams = collect_grams(bundle, text.chunks, work, lambda step: _tell(progress, step))
     plan = Plan(recipe, sites, transposed, structure, grams)
     if recipe.budget is not None:
         _spend_budget(bundle, graphs, plan, recipe.budget, text.chunks, work, progress)
     return plan
+
+
+def _tell(progress: Progress, step: Step) -> None:
+    progress(f"calibrating on {step.tokens:,} tokens, {step.seconds_left:.0f} s left", step.layer, step.layers)
 
 
 def _spend_budget(

@@ -1,6 +1,8 @@
 """The whole flow: a bundle with float weights in, a bundle with packed weights out."""
 
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -88,8 +90,10 @@ def quantize(
     graphs = load_graphs(bundle)
     found = merge_sites(find_sites(m.graph, bundle.manifest.architecture.vocab_size) for m in graphs.models.values())
     sites = select_sites(found, recipe.exclude)
+    if recipe.needs_text or gate:
+        _require_cpu(bundle)
     default_work = target.parent / f".{target.name}.work"
-    with new_bundle(target, overwrite=overwrite) as folder:
+    with _translated(), new_bundle(target, overwrite=overwrite) as folder:
         if text is None and (recipe.needs_text or gate):
             text = find_text(bundle, recipe, work or default_work, progress)
         plan = prepare(bundle, graphs, sites, recipe, text, work or default_work, progress)
@@ -143,6 +147,24 @@ def _quantize_site(
     matrix, index = quantize_matrix(weight, plan.gram(site), choice, recipe.method, kind, recipe.polish)
     stored[site.weight], entry = store_matrix(writer, site.weight, weight, matrix, index, kind)
     return Outcome(site, tensor.nbytes, entry)
+
+
+@contextmanager
+def _translated() -> Iterator[None]:
+    """A full disk and the like, in our words."""
+    try:
+        yield
+    except OSError as error:
+        where = f"{error.filename}: " if error.filename else ""
+        raise QuantizationError(f"{where}cannot be written ({error.strerror}); nothing was written.") from error
+
+
+def _require_cpu(bundle: Bundle) -> None:
+    if bundle.manifest.target.provider != "cpu":
+        raise QuantizationError(
+            f"{bundle.folder} was built for {bundle.manifest.target.provider}; calibration and evaluation run on the "
+            "CPU. Quantize a bundle exported for cpu, or choose a method that needs no text: --preset fast."
+        )
 
 
 def _require_unquantized(bundle: Bundle) -> None:

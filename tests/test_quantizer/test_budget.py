@@ -68,17 +68,17 @@ def test_a_budget_is_kept_and_used(tiny_bundle, tmp_path):
     text = split("random", CHUNKS)
     sizes, kls = [], []
     reference = Model(open_bundle(tiny_bundle))
-    for bits in (8.6, 10.5):
+    for bits in (5.2, 7.0):
         result = quantize(tiny_bundle, tmp_path / f"q{bits}", make_recipe(budget=bits), text=text)
         sizes.append(result.bits_per_weight)
         kls.append(evaluate(Model(open_bundle(tmp_path / f"q{bits}")), reference, CHUNKS[:2]).kl)
-        assert bits - 1 < result.bits_per_weight <= bits
+        assert bits - 0.4 < result.bits_per_weight <= bits
         assert result.manifest.quality is not None
     assert kls[1] < kls[0]
 
 
 def test_work_is_resumed_and_the_file_is_the_same(tiny_bundle, tmp_path):
-    text, recipe = split("random", CHUNKS), make_recipe(budget=9.0)
+    text, recipe = split("random", CHUNKS), make_recipe(budget=6.0)
     seen: dict[str, list[str]] = {"one": [], "two": []}
     for name, doing in seen.items():
         options = {
@@ -87,5 +87,5 @@ def test_work_is_resumed_and_the_file_is_the_same(tiny_bundle, tmp_path):
             "progress": lambda *step, doing=doing: doing.append(step[0]),
         }
         quantize(tiny_bundle, tmp_path / name, recipe, **options)
-    assert [doing.count("calibrating") for doing in seen.values()] == [2, 0]
+    assert [sum(step.startswith("calibrating") for step in doing) for doing in seen.values()] == [2, 0]
     assert (tmp_path / "one" / "weights.bin").read_bytes() == (tmp_path / "two" / "weights.bin").read_bytes()

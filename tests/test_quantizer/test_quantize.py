@@ -209,3 +209,10 @@ def test_prefill_and_decode_agree_after_gptq(tiny_bundle, tmp_path):
         out = dict(zip(names, session.run(names, feeds), strict=True))
         cache = {name.replace("present", "past_key_values"): array for name, array in out.items()}
     np.testing.assert_allclose(out["logits"][0], expected, atol=0.05 * expected.std())
+
+
+def test_what_cannot_be_written_is_our_error(tiny_bundle, tmp_path):
+    (tmp_path / "work").write_text("a file where a folder is needed")
+    with pytest.raises(QuantizationError, match="nothing was written"):
+        quantize(tiny_bundle, tmp_path / "q", GPTQ, text=TEXT, work=tmp_path / "work")
+    assert not (tmp_path / "q").exists()
