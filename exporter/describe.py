@@ -36,6 +36,7 @@ def describe_architecture(decoder: "Decoder", weights: "list[Weight]") -> Archit
             head_dim=head_layout(layer.attention).width,
         )
         for layer in decoder.layers
+        if layer.attention.keys_of is None  # the cache is what the manifest's layers are about
     )
     return Architecture(
         model_type=decoder.model_type,
@@ -56,7 +57,8 @@ def describe_cache(decoder: "Decoder", target: "Target") -> KVCache:
     """Bytes per token: keys and values of all layers, as wide as the graph's heads are."""
     from models.heads import head_layout
 
-    wide = sum(2 * layer.attention.kv_heads * head_layout(layer.attention).width for layer in decoder.layers)
+    attentions = [layer.attention for layer in decoder.layers if layer.attention.keys_of is None]
+    wide = sum(2 * attention.kv_heads * head_layout(attention).width for attention in attentions)
     return KVCache("batch,kv_heads,capacity,head_dim", target.dtype, wide * DTYPE_BITS[target.dtype] // 8)
 
 

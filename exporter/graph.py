@@ -29,7 +29,7 @@ def build_graph(decoder: "Decoder", target: "Target", role: Role) -> "ir.Model":
     graph = ir.Graph([], [], nodes=[], opset_imports={"": OPSET, "com.microsoft": 1}, name=role)
     builder = GraphBuilder(graph)
     ids, lengths, index = _token_inputs(builder, role)
-    pasts = [_past_inputs(builder, decoder, target, i) for i in range(len(decoder.layers))]
+    pasts = [_past_inputs(builder, decoder, target, i) if _has_cache(decoder, i) else None for i in _numbers(decoder)]
     logits, presents = CausalLM(decoder, target)(builder.op, ids, lengths, index, pasts)
     _add_outputs(builder, decoder, target, logits, presents, role)
     _name_nodes(graph)
@@ -45,6 +45,14 @@ def _token_inputs(builder: Any, role: Role) -> tuple[Any, tuple[Any, Any], Any]:
     total = builder.input("total_sequence_length", DataType.INT32, [])
     index = builder.input("logits_index", DataType.INT64, ["selected", 2]) if role == "prefill" else None
     return ids, (seqlens, total), index
+
+
+def _numbers(decoder: "Decoder") -> range:
+    return range(len(decoder.layers))
+
+
+def _has_cache(decoder: "Decoder", layer: int) -> bool:
+    return decoder.layers[layer].attention.keys_of is None
 
 
 def _past_inputs(builder: Any, decoder: "Decoder", target: "Target", layer: int) -> tuple[Any, Any]:
@@ -73,7 +81,7 @@ def _add_outputs(
 
     _describe(logits, ir.DataType.FLOAT, ["selected" if role == "prefill" else "batch", decoder.vocab_size])
     builder.add_output(logits, "logits")
-    for layer, present in enumerate(presents):
+    for layer, present in ((i, presents[i]) for i in _numbers(decoder) if _has_cache(decoder, i)):
         for part, value in zip(("key", "value"), present, strict=True):
             _describe(value, DTYPES[target.dtype], _cache_shape(decoder, layer))
             builder.add_output(value, f"present.{layer}.{part}")

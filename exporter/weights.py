@@ -1,5 +1,6 @@
 """From checkpoint tensors to weights.bin, one tensor in memory at a time."""
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -74,7 +75,7 @@ def plan_weights(
     weights = [_plan(value, decoder, table, tensors) for value in planned]
     for weight in weights:
         _check_shapes(weight)
-    _check_all_used(weights, tensors)
+    _check_all_used(weights, tensors, table)
     return weights
 
 
@@ -170,9 +171,17 @@ def _unplanned_shape(weight: Weight) -> tuple[int, ...]:
     return (rows, *columns)
 
 
-def _check_all_used(weights: list[Weight], tensors: Mapping[str, "TensorSource"]) -> None:
+def _check_all_used(weights: list[Weight], tensors: Mapping[str, "TensorSource"], table: "Table") -> None:
+    from models.sources import UNUSED
+
     used = {source.name for weight in weights for source in weight.sources}
-    unused = sorted(name for name, source in tensors.items() if source.name not in used and name not in used)
+    known = table[UNUSED].tensors if UNUSED in table else ()
+    patterns = [re.escape(name).replace(re.escape("{i}"), r"\d+") for name in known]
+    unused = sorted(
+        name
+        for name, source in tensors.items()
+        if not {source.name, name} & used and not any(re.fullmatch(pattern, name) for pattern in patterns)
+    )
     if unused:
         more = f" and {len(unused) - 1} more" if len(unused) > 1 else ""
         raise CheckpointError(

@@ -89,6 +89,9 @@ class Attention:
         alibi: slope per query head; slope * key position is added to the logits (Press et al. 2022).
         query_growth: (beta, period): queries are multiplied by 1 + beta * ln(1 + floor(position / period)).
         latent: how queries, keys and values are made, where the one key/value head is a latent.
+        value_norm: norm of each value head.
+        values_are_keys: values are the projected keys, before norm and rope.
+        keys_of: the earlier layer whose keys and values are attended to, instead of own ones.
     """
 
     num_heads: int
@@ -106,16 +109,23 @@ class Attention:
     alibi: tuple[float, ...] | None = None
     query_growth: tuple[float, int] | None = None
     latent: Latent | None = None
+    value_norm: Norm | None = None
+    values_are_keys: bool = False
+    keys_of: int | None = None
 
 
 @dataclass(frozen=True)
 class MLP:
-    """Gated: `down(activation(gate(x)) * up(x))`, gate and up stored as one matrix. Else `down(activation(up(x)))`."""
+    """Gated: `down(activation(gate(x)) * up(x))`, gate and up stored as one matrix. Else `down(activation(up(x)))`.
+
+    With a `sparsity`, gates below that share of a normal distribution become 0, and the others the excess.
+    """
 
     intermediate_size: int
     activation: Activation
     bias: bool = False
     gated: bool = True
+    sparsity: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -131,6 +141,8 @@ class Router:
         correction: a learned term per expert that helps to choose and is no part of the weights (Wang et al. 2024).
         groups: (groups, kept): experts lie in equal groups, of which only the best few are chosen from.
         group_score: what makes a group good: its best expert, or the sum of its best two.
+        norm: of the router's input; its stored weight is multiplied by 1/sqrt(H).
+        expert_scale: the weights, after all else, are multiplied by a learned number per expert.
         jitter: the sparse mixer's (Liu et al. 2023) tolerance: the weight of the best expert, then of the next, is
             its softmax among the experts whose logits are within 2 * jitter of it, relatively.
     """
@@ -145,6 +157,8 @@ class Router:
     groups: tuple[int, int] = (1, 1)
     group_score: Literal["max", "top2"] = "max"
     jitter: float | None = None
+    norm: Norm | None = None
+    expert_scale: bool = False
 
     def __post_init__(self) -> None:
         count, kept = self.groups
@@ -182,6 +196,44 @@ class MoE:
 
 
 @dataclass(frozen=True)
+class Beside:
+    """Experts beside an MLP: norm(mlp(pre_mlp(x))) + norm(experts(norm(x))), three norms of a kind; x is routed."""
+
+    moe: MoE
+    norm: Norm
+
+
+@dataclass(frozen=True)
+class PerLayerInputs:
+    """An input of `width` channels for each layer: a second embedding, plus a projection of the first one, normed.
+
+    After its MLP a layer does x += norm(project(activation(gate(x)) * input)).
+    """
+
+    width: int
+    rows: int
+    activation: Activation
+    norm: Norm
+
+
+@dataclass(frozen=True)
+class AltUp:
+    """Alternating updates (Baykal et al. 2023): a layer computes one of several streams and predicts the others.
+
+    Args:
+        streams: how many.
+        active: the one that is computed.
+        scaled: what the layer's input gets of the active stream is multiplied by a learned vector.
+        laurel_rank: width of the learned low-rank residual beside attention (Menghani et al. 2024).
+    """
+
+    streams: int
+    active: int
+    scaled: bool
+    laurel_rank: int
+
+
+@dataclass(frozen=True)
 class Layer:
     """One decoder layer; norms that are None do nothing.
 
@@ -190,6 +242,7 @@ class Layer:
     post_norm:  x = pre_attention(x + attention(x)); x = pre_mlp(x + mlp(x)), as the first transformers did
 
     `residual_scale` multiplies both branches. `residual_from_norm`: the normed x is also what is added to.
+    `output_scale`: a learned number multiplies the layer's output. `beside`: what is added to the MLP's output.
     """
 
     attention: Attention
@@ -201,6 +254,8 @@ class Layer:
     topology: Literal["sequential", "parallel", "post_norm"] = "sequential"
     residual_scale: float = 1.0
     residual_from_norm: bool = False
+    output_scale: bool = False
+    beside: Beside | None = None
 
 
 @dataclass(frozen=True)
@@ -233,3 +288,5 @@ class Decoder:
     head_bias: bool = False
     logit_scale: float = 1.0
     logit_softcap: float | None = None
+    per_layer_inputs: PerLayerInputs | None = None
+    altup: AltUp | None = None

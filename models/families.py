@@ -67,6 +67,8 @@ FAMILIES: Mapping[str, str] = {
     "ernie4_5_moe": "ernie4_5_moe",
     "deepseek_v2": "deepseek",
     "deepseek_v3": "deepseek",
+    "gemma3n_text": "gemma3n",
+    "gemma4_text": "gemma4",
 }
 
 

@@ -37,7 +37,9 @@ def read_rope(
     original = config.positive("original_max_position_embeddings", None)
     settings.setdefault("original_max_position_embeddings", original or context_length)
     partial = config.take("partial_rotary_factor", float, settings.get("partial_rotary_factor", partial))
-    width = int(head_dim * partial)
+    # A proportional rope has frequencies for the whole head, and leaves some of them at 0.
+    width = head_dim if settings.get("rope_type") == "proportional" else int(head_dim * partial)
+    settings["partial_rotary_factor"] = partial
     try:
         return _scaled(config, settings, width)
     except (KeyError, TypeError, ValueError, ZeroDivisionError, OverflowError) as error:
@@ -103,6 +105,12 @@ def _longrope(base: Floats, settings: Mapping[str, Any]) -> tuple[Floats, float]
     return base / short, default if attention is None else float(attention)
 
 
+def _proportional(base: Floats, settings: Mapping[str, Any]) -> tuple[Floats, float]:
+    turning = int(settings["partial_rotary_factor"] * base.size)
+    still = np.zeros(base.size - turning, np.float32)
+    return np.concatenate([base[:turning] / np.float32(settings.get("factor") or 1), still]), 1.0
+
+
 def _factors(base: Floats, settings: Mapping[str, Any]) -> tuple[Floats, float]:
     factors = np.array(settings["factors"], np.float32)
     if factors.shape != base.shape:
@@ -157,6 +165,7 @@ _KINDS: dict[str, Callable[[Floats, Mapping[str, Any]], tuple[Floats, float]]] =
     "longrope": _longrope,
     "su": _longrope,  # as the first Phi-3 configs spelled it
     "mrope": _default,  # three axes of a multimodal model, all equal for text
+    "proportional": _proportional,  # Gemma 4's full layers
     "factors": _factors,  # explicit divisors, as GGUF files carry them
 }
 _SWITCHING = ("longrope", "su")

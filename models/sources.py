@@ -32,6 +32,7 @@ class Source:
 
 
 Table = Mapping[str, Source]
+UNUSED = ""  # the row of a table that names tensors which are in files and not in the model
 
 LAYER = "model.layers.{i}."
 
@@ -86,6 +87,7 @@ _MODULES = {
     "q_norm": LAYER + "self_attn.q_norm",
     "k_norm": LAYER + "self_attn.k_norm",
     "q": LAYER + "self_attn.q_proj",
+    "qk": LAYER + "self_attn.qk_proj",
     "q_a": LAYER + "self_attn.q_a_proj",
     "q_a_norm": LAYER + "self_attn.q_a_layernorm",
     "q_b": LAYER + "self_attn.q_b_proj",
@@ -100,10 +102,35 @@ _MODULES = {
     "shared_gate_up": LAYER + "mlp.shared_expert.gate_up_proj",
     "shared_down": LAYER + "mlp.shared_expert.down_proj",
     "shared_gate": LAYER + "mlp.shared_expert_gate",
+    "per_layer_embed": "model.per_layer_inputs.embed_tokens",
+    "per_layer_projection": "model.per_layer_inputs.projection",
+    "per_layer_norm": "model.per_layer_inputs.norm",
+    "input_gate": LAYER + "per_layer_input.gate",
+    "input_projection": LAYER + "per_layer_input.projection",
+    "input_norm": LAYER + "per_layer_input.norm",
+    "beside_pre_norm": LAYER + "beside.pre_norm",
+    "beside_post_norm": LAYER + "beside.post_norm",
+    "beside_mlp_norm": LAYER + "beside.mlp_norm",
+    "beside_router": LAYER + "beside.moe.gate",
+    "beside_router_norm": LAYER + "beside.moe.gate.norm",
+    "beside_gate_up": LAYER + "beside.moe.experts.gate_up_proj",
+    "beside_down": LAYER + "beside.moe.experts.down_proj",
+    "spread": "model.spread.projections.{i}",
+    "gather": "model.gather.projections.{i}",
+    "altup_norm": LAYER + "altup.router_norm",
+    "altup_router": LAYER + "altup.modality_router",
+    "altup_predict": LAYER + "altup.prediction_coefs",
+    "altup_correct": LAYER + "altup.correction_coefs",
+    "laurel_left": LAYER + "laurel.linear_left",
+    "laurel_right": LAYER + "laurel.linear_right",
+    "laurel_norm": LAYER + "laurel.norm",
 }
 SHORT = {f"{short}_{part}": f"{module}.{part}" for short, module in _MODULES.items() for part in ("weight", "bias")}
 SHORT["sinks"] = LAYER + "self_attn.sinks"
 SHORT["k_up"], SHORT["v_up"] = LAYER + "self_attn.k_up", LAYER + "self_attn.v_up"
+SHORT["altup_scale"] = LAYER + "altup.correct_output_scale"
+SHORT["beside_expert_scale"] = LAYER + "beside.moe.gate.expert_scale"
+SHORT["layer_scalar"] = LAYER + "layer_scalar"
 SHORT["correction"] = LAYER + "mlp.gate.correction"
 
 _ATTN, _MLP = LAYER + "self_attn.", LAYER + "mlp."

@@ -26,42 +26,73 @@ class Attention(Module):
         self.about, self.target = about, target
         self.layout = layout = head_layout(about)
         inner = about.num_heads * layout.width
-        packed = inner + 2 * about.kv_heads * layout.width
-        rows = qkv_rows(about, layout) if layout.padded else None
         columns = per_head(about.num_heads, layout.width, layout.value) if layout.padded else None
-        self.qkv_proj = Linear(hidden_size, packed, about.qkv_bias, target, out_index=rows)
+        self._add_projection(hidden_size, inner)
         self.o_proj = Linear(inner, hidden_size, about.output_bias, target, in_index=columns, scale=output_scale)
         if about.qk_norm is not None:
-            self.q_norm = QueryKeyNorm(about.qk_norm, about.num_heads, layout, target)
-            self.k_norm = QueryKeyNorm(about.qk_norm, about.kv_heads, layout, target)
+            self.q_norm = HeadsNorm(about.qk_norm, about.num_heads, layout, target)
+        if about.qk_norm is not None and about.keys_of is None:
+            self.k_norm = HeadsNorm(about.qk_norm, about.kv_heads, layout, target)
+        if about.value_norm is not None and about.keys_of is None:
+            self.v_norm = HeadsNorm(HeadNorm(about.value_norm), about.kv_heads, layout, target)
         if about.sinks:
             self.sinks = parameter((about.num_heads,), target)
 
+    def _add_projection(self, hidden_size: int, inner: int) -> None:
+        """Packed `[q | k | v]`, or what a layer has of them."""
+        about, layout = self.about, self.layout
+        keys = about.kv_heads * layout.width
+        if layout.padded and (about.keys_of is not None or about.values_are_keys):
+            raise UnsupportedError(
+                f"shared keys and values need a head_dim that is a multiple of 16, not {about.head_dim}."
+            )
+        if about.keys_of is not None:
+            self.q_proj = Linear(hidden_size, inner, about.qkv_bias, self.target)
+        elif about.values_are_keys:
+            self.qk_proj = Linear(hidden_size, inner + keys, about.qkv_bias, self.target)
+        else:
+            rows = qkv_rows(about, layout) if layout.padded else None
+            self.qkv_proj = Linear(hidden_size, inner + 2 * keys, about.qkv_bias, self.target, out_index=rows)
+
     def forward(self, op: Any, x: Any, step: Step, past: tuple[Any, Any]) -> tuple[Any, tuple[Any, Any]]:
         """Emit projection, attention with fused rope, and output projection; returns the output and the present."""
-        packed = self.qkv_proj(op, x)
-        if self.about.qk_norm is None:
-            packed = self._clip(op, packed, "clip")
-        heads = self._heads(op, packed, step)
+        heads = self._borrowing(op, x) if self.about.keys_of is not None else self._heads(op, x, step)
         attended, present = attend(op, self.about, step, heads, past, self.sinks if self.about.sinks else None)
         return self.o_proj(op, attended), present
 
-    def _heads(self, op: Any, packed: Any, step: Step) -> Heads:
+    def _heads(self, op: Any, x: Any, step: Step) -> Heads:
         """Queries, keys and values apart where something happens to them first; else all in the first."""
-        about, width = self.about, self.layout.width
-        if about.qk_norm is None and about.query_growth is None:
-            return packed, None, None
-        sizes = [about.num_heads * width, about.kv_heads * width, about.kv_heads * width]
-        query, key, value = op.Split(packed, op.Constant(value_ints=sizes), axis=-1, _outputs=3, _name="split")
+        about = self.about
+        if about.qk_norm is None and about.query_growth is None and not about.values_are_keys:
+            return self._clip(op, self.qkv_proj(op, x), "clip"), None, None
+        query, key, value = self._split(op, x)
         if about.query_growth is not None:
             query = op.Mul(query, step.growth[about.query_growth], _name="query_growth")
         if about.qk_norm is not None and about.qk_norm.after_rope:
             query, key = self._rotate(op, query, step, "q"), self._rotate(op, key, step, "k")
         if about.qk_norm is not None:
             query, key = self.q_norm(op, query), self.k_norm(op, key)
-            query, key = self._clip(op, query, "q_clip"), self._clip(op, key, "k_clip")
-            value = self._clip(op, value, "v_clip")
+        if about.value_norm is not None:
+            value = self.v_norm(op, value)
+        return self._clip(op, query, "q_clip"), self._clip(op, key, "k_clip"), self._clip(op, value, "v_clip")
+
+    def _split(self, op: Any, x: Any) -> Heads:
+        about, width = self.about, self.layout.width
+        sizes = [about.num_heads * width, about.kv_heads * width, about.kv_heads * width]
+        if about.values_are_keys:
+            packed, sizes = self.qk_proj(op, x), sizes[:2]
+            query, key = op.Split(packed, op.Constant(value_ints=sizes), axis=-1, _outputs=2, _name="split")
+            return query, key, key
+        query, key, value = op.Split(
+            self.qkv_proj(op, x), op.Constant(value_ints=sizes), axis=-1, _outputs=3, _name="split"
+        )
         return query, key, value
+
+    def _borrowing(self, op: Any, x: Any) -> Heads:
+        """Queries alone: no keys and values are added to those of the other layer."""
+        query = self.q_proj(op, x)
+        none = op.Slice(query, [0, 0], [0, self.about.kv_heads * self.layout.width], [1, 2], _name="no_keys")
+        return self.q_norm(op, query) if self.about.qk_norm is not None else query, none, none
 
     def _clip(self, op: Any, x: Any, name: str) -> Any:
         bound = self.about.clip
@@ -81,8 +112,8 @@ class Attention(Module):
         )  # fmt: skip
 
 
-class QueryKeyNorm(Module):
-    """Norm of projected queries or keys `[batch, sequence, heads * width]`, over each head or over all of them.
+class HeadsNorm(Module):
+    """Norm of projected queries, keys or values `[batch, sequence, heads * width]`, over each head or over all of them.
 
     In padded heads the zeros count as channels: weight and epsilon are scaled so that they do not.
     """
@@ -91,9 +122,10 @@ class QueryKeyNorm(Module):
         super().__init__()
         self.about, self.heads, self.width = about, heads, layout.width
         share = len(layout.value) / layout.width
-        if share != 1 and about.norm.kind != "rms":
+        if share != 1 and (about.norm.kind != "rms" or not about.norm.weight):
             raise UnsupportedError(
-                f"LayerNorms of query and key heads need a head_dim that is a multiple of 16, not {len(layout.value)}."
+                f"LayerNorms and norms without weights of query, key or value heads need a head_dim that is a multiple "
+                f"of 16, not {len(layout.value)}."
             )
         channels = layout.query_key if layout.padded else None
         every = per_head(heads, layout.width, layout.query_key) if layout.padded else None

@@ -6,23 +6,14 @@ from onnxscript.nn import Module, ModuleList
 
 from ..description import Decoder as Description
 from ..target import Target
+from .altup import AltUpLayer, Gather, Spread
+from .embedding import Embedding
 from .layer import Layer
 from .linear import Linear
 from .norm import Norm, ResidualNorm
 from .parameter import parameter, scalar
+from .per_layer_inputs import PerLayerInputs
 from .step import SharedInputs, Step
-
-
-class Embedding(Module):
-    """ids `[...]` → `[..., width]`; the table is `[rows, width]`."""
-
-    def __init__(self, rows: int, width: int, target: Target) -> None:
-        super().__init__()
-        self.weight = parameter((rows, width), target)
-
-    def forward(self, op: Any, ids: Any) -> Any:
-        """Emit the look-up."""
-        return op.Gather(self.weight, ids)
 
 
 class Head(Module):
@@ -62,17 +53,33 @@ class Model(Module):
         if decoder.embedding_norm:
             self.embed_norm = Norm(decoder.embedding_norm, (hidden,), target)
         self.shared = SharedInputs(decoder, target)
-        self.layers = ModuleList([Layer(layer, hidden, target) for layer in decoder.layers])
+        if decoder.per_layer_inputs:
+            self.per_layer_inputs = PerLayerInputs(decoder, target)
+        if decoder.altup:
+            self.spread = Spread(decoder.altup.streams, hidden, target)
+            self.gather = Gather(decoder.altup.streams, hidden, target)
+        kind = AltUpLayer if decoder.altup else Layer
+        self.layers = ModuleList([kind(decoder, number, target) for number in range(len(decoder.layers))])
         if decoder.final_norm:
             self.norm = ResidualNorm(decoder.final_norm, (hidden,), target)
 
     def forward(self, op: Any, ids: Any, lengths: tuple[Any, Any], pasts: list[Any]) -> tuple[Any, list[Any]]:
-        """Emit the body; `lengths` are seqlens_k and total_sequence_length. Returns hidden states and presents."""
+        """Emit the body; `lengths` are seqlens_k and total_sequence_length. Returns hidden states and presents.
+
+        Both `pasts` and presents are those of all layers; a layer without a cache has no past, and sees a present.
+        """
         step = self.shared(op, ids, *lengths)
-        branch, residual, presents = self._embed(op, ids, step), None, []
-        for layer, past in zip(self.layers, pasts, strict=True):
-            branch, residual, present = layer(op, branch, residual, step, past)
+        branch, residual = self._embed(op, ids, step), None
+        presents: list[Any] = []
+        if self.decoder.per_layer_inputs:
+            step.layer_inputs.extend(self.per_layer_inputs(op, ids, branch))
+        branch = self.spread(op, branch) if self.decoder.altup else branch
+        for layer, about, past in zip(self.layers, self.decoder.layers, pasts, strict=True):
+            source = about.attention.keys_of
+            seen = past if source is None else presents[source]
+            branch, residual, present = layer(op, branch, residual, step, seen)
             presents.append(present)
+        branch = self.gather(op, branch) if self.decoder.altup else branch
         if self.decoder.final_norm:
             return self.norm(op, branch, residual)[0], presents
         return branch if residual is None else op.Add(branch, residual, _name="residual"), presents

@@ -7,19 +7,23 @@ from onnxscript.nn import Module
 from .. import description
 from ..target import Target
 from .attention import Attention
+from .beside import Beside
 from .latent_attention import LatentAttention
 from .mlp import MLP
 from .moe import MoE
 from .norm import Norm, ResidualNorm
+from .parameter import parameter
+from .per_layer_inputs import LayerInput
 from .step import Step
 
 
 class Layer(Module):
     """(branch, residual) in and out: the stream is their sum, added inside the next norm where there is one."""
 
-    def __init__(self, about: description.Layer, hidden_size: int, target: Target) -> None:
+    def __init__(self, decoder: description.Decoder, number: int, target: Target) -> None:
         super().__init__()
-        self.about = about
+        self.about = about = decoder.layers[number]
+        self.number, hidden_size = number, decoder.hidden_size
         shape = (hidden_size,)
         attention = Attention if about.attention.latent is None else LatentAttention
         self.self_attn = attention(about.attention, hidden_size, target, about.residual_scale)
@@ -36,18 +40,35 @@ class Layer(Module):
             self.post_attention_layernorm = kind(about.pre_mlp, shape, target)
         if about.post_mlp:
             self.mlp_output_layernorm = Norm(about.post_mlp, shape, target)
+        if about.beside:
+            self.beside = Beside(about.beside, hidden_size, target)
+        self.per_layer_input = None
+        if decoder.per_layer_inputs:
+            self.per_layer_input = LayerInput(decoder.per_layer_inputs, hidden_size, target)
+        if about.output_scale:
+            self.layer_scalar = parameter((1,), target)
 
     def forward(self, op: Any, branch: Any, residual: Any, step: Step, past: Any) -> tuple[Any, Any, Any]:
         """Emit the layer; returns its last branch, the residual that is still to be added to it, and the present."""
         emit = {"sequential": self._sequential, "parallel": self._parallel, "post_norm": self._post_norm}
-        return emit[self.about.topology](op, branch, residual, step, past)
+        branch, residual, present = emit[self.about.topology](op, branch, residual, step, past)
+        if self.per_layer_input is not None:
+            residual = op.Add(branch, residual, _name="before_input")
+            branch = self.per_layer_input(op, residual, step.layer_inputs[self.number])
+        if self.about.output_scale:
+            total = branch if residual is None else op.Add(branch, residual, _name="unscaled")
+            branch, residual = op.Mul(total, self.layer_scalar, _name="scaled"), None
+        return branch, residual, present
 
     def _sequential(self, op: Any, branch: Any, residual: Any, step: Step, past: Any) -> tuple[Any, Any, Any]:
         normed, residual = self._add_norm(op, "input_layernorm", branch, residual)
         attended, present = self.self_attn(op, normed, step, past)
         attended = self._norm(op, "attention_output_layernorm", attended)
         normed, residual = self._add_norm(op, "post_attention_layernorm", attended, residual)
-        return self._norm(op, "mlp_output_layernorm", self.mlp(op, normed)), residual, present
+        output = self.mlp(op, normed)
+        if self.about.beside:
+            output = self.beside(op, residual, output)
+        return self._norm(op, "mlp_output_layernorm", output), residual, present
 
     def _parallel(self, op: Any, branch: Any, residual: Any, step: Step, past: Any) -> tuple[Any, Any, Any]:
         normed, residual = self._add_norm(op, "input_layernorm", branch, residual)

@@ -1,6 +1,7 @@
 """Feed-forward networks, gated (Shazeer 2020) or plain."""
 
 from collections.abc import Callable
+from statistics import NormalDist
 from typing import Any
 
 from onnxscript.nn import Module
@@ -8,6 +9,7 @@ from onnxscript.nn import Module
 from .. import description
 from ..target import Target
 from .linear import Linear
+from .parameter import scalar
 
 
 def _relu2(op: Any, x: Any) -> Any:
@@ -36,6 +38,7 @@ class MLP(Module):
         super().__init__()
         inner = about.intermediate_size
         self.gated, self.activation = about.gated, ACTIVATIONS[about.activation]
+        self.sparsity, self.target = about.sparsity, target
         if about.gated:
             self.gate_up_proj = Linear(hidden_size, 2 * inner, about.bias, target)
         else:
@@ -47,4 +50,17 @@ class MLP(Module):
         if not self.gated:
             return self.down_proj(op, self.activation(op, self.up_proj(op, x)))
         gate, up = op.Split(self.gate_up_proj(op, x), axis=-1, num_outputs=2, _outputs=2, _name="split")
+        if self.sparsity:
+            gate = self._sparse(op, gate)
         return self.down_proj(op, op.Mul(self.activation(op, gate), up, _name="gated"))
+
+    def _sparse(self, op: Any, gate: Any) -> Any:
+        """relu(gate - (mean + z * deviation)), z being the normal quantile of the sparsity."""
+        mean = op.ReduceMean(gate, [-1], keepdims=1, _name="gate_mean")
+        centred = op.Sub(gate, mean, _name="gate_centred")
+        variance = op.ReduceMean(
+            op.Mul(centred, centred, _name="gate_squared"), [-1], keepdims=1, _name="gate_variance"
+        )
+        quantile = scalar(op, NormalDist().inv_cdf(self.sparsity), self.target)
+        cutoff = op.Mul(op.Sqrt(variance, _name="gate_deviation"), quantile, _name="gate_cutoff")
+        return op.Relu(op.Sub(centred, cutoff, _name="gate_excess"), _name="gate_sparse")

@@ -7,6 +7,7 @@ from onnxscript.nn import Module
 
 from .. import description
 from ..target import Target
+from .dense_experts import DenseExperts
 from .linear import Linear
 from .mlp import MLP
 from .parameter import DTYPES, Plan, parameter
@@ -20,16 +21,19 @@ class MoE(Module):
         super().__init__()
         self.about, self.target = about, target
         self.inner = FLOAT32 if target.provider == "cpu" else target  # the CPU operator has no float16
-        self.gate = Router(about.router, hidden_size)
-        self.experts = Experts(about, hidden_size, self.inner, output_scale * about.router.scale)
+        dense = about.expert.activation != "silu"  # the operator knows no other gates
+        self.gate = Router(about.router, hidden_size, dense)
+        self.experts = (DenseExperts if dense else Experts)(
+            about, hidden_size, self.inner, output_scale * about.router.scale
+        )
         if about.shared is not None:
             self.shared_expert = MLP(about.shared, hidden_size, target, output_scale)
         if about.shared_gate:
             self.shared_expert_gate = Linear(hidden_size, 1, False, target)
 
-    def forward(self, op: Any, x: Any) -> Any:
-        """Emit routing, experts, and the sum with what the shared expert says."""
-        routing, total = self.gate(op, self._cast(op, x, FLOAT32, "routed"))
+    def forward(self, op: Any, x: Any, routed: Any = None) -> Any:
+        """Emit routing (of x, or of `routed`), experts, and the sum with what the shared expert says."""
+        routing, total = self.gate(op, self._cast(op, x if routed is None else routed, FLOAT32, "routed"))
         routing = self._cast(op, routing, self.inner, "routing", FLOAT32)
         output = self.experts(op, self._cast(op, x, self.inner, "wide"), routing)
         output = self._cast(op, output, self.target, "narrow", self.inner)

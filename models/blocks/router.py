@@ -9,40 +9,58 @@ from onnxscript.nn import Module
 from ..description import Router as Description
 from ..target import Target
 from .linear import Linear
-from .parameter import parameter
+from .norm import Norm
+from .parameter import Plan, parameter
 
 FLOAT32 = Target()  # routing is decided in float32, whatever the graph computes in
 NEVER = -1e30  # a logit whose softmax is 0
 
 
 class Router(Module):
-    """x `[batch, sequence, H]` float32 → logits `[tokens, E]`, whose softmax over the best k are the weights.
+    """x `[batch, sequence, H]` float32 → routing `[tokens, E]`: for the operator, or for experts that are all computed.
 
-    The operator computes the softmax over all experts and takes the best k. Any other weights w reach it as the logits
-    log(w) of the experts taken, and a sum that its output is to be multiplied by where the weights do not add up to 1.
+    The operator takes logits, computes the softmax over all experts and takes the best k. Any other weights w reach it
+    as the logits log(w) of the experts taken, and a sum that its output is to be multiplied by where the weights do
+    not add up to 1. `dense` routing is the weights themselves, 0 for experts that are not taken.
     """
 
-    def __init__(self, about: Description, hidden_size: int) -> None:
+    def __init__(self, about: Description, hidden_size: int, dense: bool) -> None:
         super().__init__()
-        self.about = about
+        self.about, self.dense = about, dense
+        if about.norm is not None:
+            self.norm = Norm(about.norm, (hidden_size,), FLOAT32, Plan(scale=hidden_size**-0.5))
         self.linear = Linear(hidden_size, about.experts, about.bias, FLOAT32)
         self.linear._set_name("")  # its weight is gate.weight, as in every checkpoint
         if about.correction:
             self.correction = parameter((about.experts,), FLOAT32)
+        if about.expert_scale:
+            self.expert_scale = parameter((about.experts,), FLOAT32)
 
     def forward(self, op: Any, x: Any) -> tuple[Any, Any]:
-        """Emit the routing; returns logits `[tokens, E]`, and the weights' sums `[tokens, 1]` or None for ones."""
-        logits = self.linear(op, x)
+        """Emit the routing `[tokens, E]`; with it the weights' sums `[tokens, 1]`, or None for ones."""
+        logits = self.linear(op, x if self.about.norm is None else self.norm(op, x))
         logits = op.Reshape(logits, op.Constant(value_ints=[-1, self.about.experts]), _name="logits")
-        if self.about.plain:
+        if self.about.plain and not self.dense:
             return logits, None
         taken, weights = self._mixed(op, logits) if self.about.jitter is not None else self._take(op, logits)
-        never = op.Mul(op.Constant(value_float=0.0), logits, _name="zeros")
-        never = op.Add(never, op.Constant(value_float=NEVER), _name="never")
-        routing = op.ScatterElements(never, taken, op.Log(weights, _name="log_weights"), axis=1, _name="routing")
+        if self.dense:
+            return self._weights(op, logits, taken, weights), None
+        routing = self._scatter(op, logits, taken, op.Log(weights, _name="log_weights"), NEVER)
+        return routing, None if self.about.normalize else self._sum(op, weights)
+
+    def _weights(self, op: Any, logits: Any, taken: Any, weights: Any) -> Any:
         if self.about.normalize:
-            return routing, None
-        return routing, op.ReduceSum(weights, op.Constant(value_ints=[1]), keepdims=1, _name="weight_sum")
+            weights = op.Div(weights, self._sum(op, weights), _name="normalized")
+        if self.about.expert_scale:
+            weights = op.Mul(weights, op.Gather(self.expert_scale, taken, axis=0, _name="scales"), _name="scaled")
+        return self._scatter(op, logits, taken, weights, 0.0)
+
+    def _scatter(self, op: Any, like: Any, taken: Any, values: Any, elsewhere: float) -> Any:
+        filled = op.Expand(_number(op, elsewhere), op.Shape(like, _name="shape"), _name="elsewhere")
+        return op.ScatterElements(filled, taken, values, axis=1, _name="routing")
+
+    def _sum(self, op: Any, weights: Any) -> Any:
+        return op.ReduceSum(weights, op.Constant(value_ints=[1]), keepdims=1, _name="weight_sum")
 
     def _take(self, op: Any, logits: Any) -> tuple[Any, Any]:
         """The best k by corrected scores, and their scores, both `[tokens, k]`."""
@@ -65,16 +83,16 @@ class Router(Module):
         highest, _ = op.TopK(grouped, best, axis=-1, _outputs=2, _name="best_of_groups")
         scores = op.ReduceSum(highest, op.Constant(value_ints=[2]), keepdims=0, _name="group_scores")
         _, groups = op.TopK(scores, op.Constant(value_ints=[kept]), axis=-1, _outputs=2, _name="top_groups")
-        penalty = op.Add(op.Mul(scores, _number(op, 0.0), _name="zero_groups"), _number(op, NEVER), _name="penalty")
-        none = op.Mul(op.Cast(groups, to=1, _name="kept"), _number(op, 0.0), _name="no_penalty")
-        penalty = op.ScatterElements(penalty, groups, none, axis=1, _name="penalties")
+        none = op.Expand(_number(op, 0.0), op.Shape(groups, _name="kept"), _name="no_penalty")
+        never = op.Expand(_number(op, NEVER), op.Shape(scores, _name="groups"), _name="penalty")
+        penalty = op.ScatterElements(never, groups, none, axis=1, _name="penalties")
         penalized = op.Add(grouped, op.Unsqueeze(penalty, [2], _name="each_penalty"), _name="penalized")
         return op.Reshape(penalized, op.Constant(value_ints=[0, self.about.experts]), _name="choice")
 
     def _mixed(self, op: Any, logits: Any) -> tuple[Any, Any]:
         """The sparse mixer's two experts and weights, both `[tokens, 2]`."""
         first, weight = self._mix(op, logits, logits, "first")
-        never = op.Add(op.Mul(weight, _number(op, 0.0)), _number(op, NEVER), _name="never_again")
+        never = op.Expand(_number(op, NEVER), op.Shape(first, _name="one"), _name="never_again")
         rest = op.ScatterElements(logits, first, never, axis=1, _name="rest")
         second, next_weight = self._mix(op, logits, rest, "second")
         experts = op.Concat(first, second, axis=1, _name="experts")

@@ -1,6 +1,6 @@
 """What every layer of a step shares: lengths, positions, rope tables, attention biases; emitted once."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -30,6 +30,7 @@ class Step:
         rope_rows: int64 [batch, sequence], rows of the tables of ropes that switch; others count by themselves.
         alibi: [1, N, sequence, total] by slopes.
         growth: [batch, sequence, 1] by (beta, period).
+        layer_inputs: [batch, sequence, width] of each layer, where layers have inputs of their own.
     """
 
     seqlens_k: Any
@@ -39,6 +40,7 @@ class Step:
     rope_rows: dict[Rope, Any]
     alibi: dict[Alibi, Any]
     growth: dict[Growth, Any]
+    layer_inputs: list[Any] = field(default_factory=list)
 
 
 class SharedInputs(Module):

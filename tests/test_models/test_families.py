@@ -32,14 +32,18 @@ FACTORS = {
 }
 GPT = {"vocab_size": 131, "n_embd": 64, "n_layer": 2, "n_head": 4, "n_positions": 128}
 GPTJ = GPT | {"n_embd": 128, "rotary_dim": 16}
+SLIDING_FULL = ["sliding_attention", "full_attention"]
 MOE = {"num_local_experts": 4, "num_experts_per_tok": 2}
 EXPERTS = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32}
 ROUTED = {"n_routed_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32, "first_k_dense_replace": 1}
 LATENT = {"q_lora_rank": 24, "kv_lora_rank": 16, "qk_nope_head_dim": 16, "qk_rope_head_dim": 16, "v_head_dim": 16}
+GEMMA4 = {"head_dim": 32, "global_head_dim": 64, "num_hidden_layers": 4, "layer_types": SLIDING_FULL * 2,
+          "num_kv_shared_layers": 2, "sliding_window": 8, "vocab_size_per_layer_input": 131,
+          "hidden_size_per_layer_input": 8, "use_double_wide_mlp": True, "final_logit_softcapping": 5.0,
+          "attention_k_eq_v": True, "num_global_key_value_heads": 1}  # fmt: skip
 GRANITE = {"embedding_multiplier": 12.0, "logits_scaling": 8.0, "residual_multiplier": 0.22,
            "attention_multiplier": 0.0156}  # fmt: skip
-LEARNED_BUFFERS = ("e_score_correction_bias",)
-SLIDING_FULL = ["sliding_attention", "full_attention"]
+LEARNED_BUFFERS = ("e_score_correction_bias", "layer_scalar")
 
 
 @dataclass(frozen=True)
@@ -147,6 +151,14 @@ CASES = [
          "topk_group": 2, "v_head_dim": 32, "rope_scaling": YARN | {"mscale": 1.0, "mscale_all_dim": 1.0}}),
     Case("deepseek_v3", ROUTED | LATENT | {"num_key_value_heads": 4, "n_group": 1, "topk_group": 1, "rope_interleave": False,
          "norm_topk_prob": False}, name="half rope"),
+    Case("gemma3n_text", {"head_dim": 32, "num_hidden_layers": 4, "layer_types": SLIDING_FULL * 2, "num_kv_shared_layers": 2,
+         "sliding_window": 8, "vocab_size_per_layer_input": 120, "hidden_size_per_layer_input": 8, "laurel_rank": 4,
+         "activation_sparsity_pattern": [0.5, 0.0, 0.0, 0.5]}),
+    Case("gemma4_text", GEMMA4),
+    Case("gemma4_text", GEMMA4 | {"enable_moe_block": True, "num_experts": 4, "top_k_experts": 2, "moe_intermediate_size": 32},
+         name="experts"),
+    Case("gemma4_text", GEMMA4 | {"attention_k_eq_v": False, "num_kv_shared_layers": 0, "hidden_size_per_layer_input": 0},
+         name="alone"),
     Case("minimax_m2", MOE | {"head_dim": 32, "rotary_dim": 16}),
 ]  # fmt: skip
 
