@@ -17,6 +17,7 @@ COMMANDS: dict[str, tuple[str, str, str, str]] = {
     "quantize-kv": ("quantizer.kv_cli", "quantize_kv", "export", "Store a bundle's keys and values in 8 or 4 bits."),
     "run": ("runtime.commands.run", "run", "cpu", "Generate text, or chat in the terminal."),
     "serve": ("runtime.commands.serve", "serve", "serve", "Serve models to OpenAI's clients over HTTP."),
+    "package": ("runtime.commands.package", "package", "cpu", "Pack a bundle for an offline machine, with its wheels."),
     "bench": ("runtime.commands.bench", "bench", "cpu", "Measure prefill and decode speed, start-up and memory."),
     "inspect": (
         "runtime.commands.inspect",
