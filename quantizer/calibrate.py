@@ -25,7 +25,7 @@ from .matrix import Floats
 from .segments import Arrays, Cut, Segment, body, empty_cache_feeds, find_cut
 
 _HEAD = "head"
-WEIGHTED = False
+_FORMAT = b"tokens weighted by the stream"  # of the Grams: a work folder with others is begun anew
 IntArray = npt.NDArray[np.int64]
 
 
@@ -89,7 +89,7 @@ def collect_grams(
 def _run_layer(bundle: Bundle, graph: ir.Graph, cut: Cut, layer: int, chunks: IntArray, log: "_Log") -> None:
     model = body(graph, cut, layer, layer + 1)
     crossing = [str(value.name) for value in model.graph.outputs]
-    readers = add_grams(model.graph, weighted=WEIGHTED)
+    readers = add_grams(model.graph)
     segment = Segment(model, bundle.folder)
     sums: dict[str, npt.NDArray[np.float64]] = {}
     for index, ids in enumerate(chunks):
@@ -109,7 +109,7 @@ def _head_weights(cut: Cut) -> list[ir.Value]:
 
 
 def _fingerprint(bundle: Bundle, chunks: IntArray) -> str:
-    return sha256(bundle.manifest.files[WEIGHTS_NAME].sha256.encode() + chunks.tobytes()).hexdigest()
+    return sha256(_FORMAT + bundle.manifest.files[WEIGHTS_NAME].sha256.encode() + chunks.tobytes()).hexdigest()
 
 
 class _Log:

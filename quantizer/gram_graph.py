@@ -1,25 +1,21 @@
 """Add Gram matrices to a piece of a graph: XᵀX for every value that a matrix multiplies.
 
-Tokens can be weighted. What a matrix writes is added to the residual stream h, and the next norm divides the sum by its
-root mean square: an error on a token counts as 1 / mean(h²). Without this the few tokens with massive activations, the
-first of a text above all, decide everything and are hurt least by it.
+Tokens are weighted where a matrix writes to the residual stream h. The next norm divides the sum by its root mean
+square, so an error on a token counts as 1 / mean(h²). Without this the few tokens with massive activations, the first
+of a text above all, decide everything and are hurt least by it. Behind a norm all tokens count alike.
 """
 
 import numpy as np
 import onnx_ir as ir
 
 from .sites import use_of
+from .stream import norm_vectors
 
-_NORM, _SKIP_NORM = "SimplifiedLayerNormalization", "SkipSimplifiedLayerNormalization"
+_PROJECTED = ("MatMul", "Split", "Reshape", "RotaryEmbedding")
 
 
-def add_grams(graph: ir.Graph, *, weighted: bool) -> dict[str, str]:
-    """Add an output `[K, K]` for each distinct value that matrices read; return weight name → output name.
-
-    Args:
-        graph: one or more layers.
-        weighted: divide each token's share by the mean square of the residual stream in front of it.
-    """
+def add_grams(graph: ir.Graph) -> dict[str, str]:
+    """Add an output `[K, K]` for each distinct value that matrices read; return weight name → output name."""
     readers: dict[str, str] = {}
     added: dict[ir.Value, str] = {}
     stream: ir.Value | None = None
@@ -30,16 +26,25 @@ def add_grams(graph: ir.Graph, *, weighted: bool) -> dict[str, str]:
         if x is None or weight is None or weight.const_value is None or use_of(node, weight) is None:
             continue
         if x not in added:
-            added[x] = _GramOf(graph, x, _inputs_of(node, weight)).add(stream if weighted else None)
+            added[x] = _GramOf(graph, x, _inputs_of(node, weight)).add(None if _is_normed(x) else stream)
         readers[str(weight.name)] = added[x]
     return readers
 
 
 def _stream_at(node: ir.Node) -> ir.Value | None:
-    """The residual stream where a norm reads it."""
-    if node.op_type == _NORM:
-        return node.inputs[0]
-    return node.outputs[3] if node.op_type == _SKIP_NORM and len(node.outputs) > 3 else None
+    """The residual stream where a norm reads it; norms of projected queries, keys and outputs do not."""
+    if not norm_vectors(node):
+        return None
+    if node.op_type.startswith("Skip"):
+        return node.outputs[3] if len(node.outputs) > 3 else None
+    x = node.inputs[0]
+    producer = x.producer() if x is not None else None
+    return None if producer is not None and producer.op_type in _PROJECTED else x
+
+
+def _is_normed(x: ir.Value) -> bool:
+    node = x.producer()
+    return node is not None and bool(norm_vectors(node))
 
 
 def _inputs_of(node: ir.Node, weight: ir.Value) -> int:

@@ -5,6 +5,9 @@ import pytest
 
 from quantizer.calibrate import Grams, collect_grams
 from quantizer.evaluate import Model
+from quantizer.gram_graph import add_grams
+from quantizer.graphs import load_graphs
+from quantizer.segments import Segment, body, empty_cache_feeds, find_cut
 from runtime.bundle import open_bundle
 
 CHUNKS = np.random.default_rng(0).integers(3, 320, (3, 40))
@@ -59,3 +62,21 @@ def test_other_text_starts_anew(tiny_bundle, tmp_path):
     steps = []
     collect_grams(open_bundle(tiny_bundle), CHUNKS[:1], tmp_path, steps.append)
     assert [step.layer for step in steps] == [1, 2]
+
+
+def test_writers_weigh_tokens_by_the_stream(tiny_bundle):
+    """Twice the stream in front of o is a quarter of the weight; what reads a norm does not change."""
+    bundle = open_bundle(tiny_bundle)
+    graph = load_graphs(bundle).models["prefill.onnx"].graph
+    cut = find_cut(graph)
+    model = body(graph, cut, 1, 2)
+    names = add_grams(model.graph)
+    segment = Segment(model, bundle.folder)
+    feeds = empty_cache_feeds(bundle, CHUNKS[:1])
+    states = Segment(body(graph, cut, 0, 1), bundle.folder)(feeds)
+    once = segment(feeds | states)
+    twice = segment(feeds | {name: 2 * array for name, array in states.items()})
+    layer = "model.layers.1.self_attn."
+    reader, writer = names[f"{layer}qkv_proj.weight"], names[f"{layer}o_proj.weight"]
+    np.testing.assert_allclose(twice[reader], once[reader], rtol=1e-3, atol=1e-4)
+    np.testing.assert_allclose(4 * twice[writer], once[writer], rtol=1e-2, atol=1e-3)
