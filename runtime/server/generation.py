@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from collections import deque
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from types import TracebackType
@@ -30,19 +31,20 @@ class Generation:
         served: the model.
         requests: one per prompt; each has `n` choices, and those are numbered through.
         metrics: told of every token and end.
+        stream: wake the event loop for every piece, not only when a choice has ended.
 
     Attributes:
         answers: one per choice.
-        generated: tokens of all choices so far.
     """
 
-    def __init__(self, served: ServedModel, requests: Sequence[Request], metrics: Metrics) -> None:
+    def __init__(self, served: ServedModel, requests: Sequence[Request], metrics: Metrics, *, stream: bool) -> None:
         self.served = served
         self.requests = requests
-        self.generated = 0
         self.answers: list[Answer] = []
         self._metrics = metrics
-        self._inbox: asyncio.Queue[Piece] = asyncio.Queue()
+        self._stream = stream
+        self._inbox: deque[Piece] = deque()
+        self._arrived = asyncio.Event()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._open: set[int] = set()  # choices that were submitted and have not ended
         for request in requests:
@@ -53,8 +55,9 @@ class Generation:
 
         def listen(_: Answer, delta: Delta) -> None:
             assert self._loop is not None
-            piece = Piece(first + delta.index, delta, time.monotonic())
-            self._loop.call_soon_threadsafe(self._inbox.put_nowait, piece)
+            self._inbox.append(Piece(first + delta.index, delta, time.monotonic()))
+            if self._stream or delta.finish_reason is not None:
+                self._loop.call_soon_threadsafe(self._arrived.set)
 
         self.answers += self.served.model.answers(request, listen)
 
@@ -109,18 +112,26 @@ class Generation:
         """How many of them were found in the cache, for each prompt's first choice."""
         return sum(answer.sequence.cached for answer in self.answers if answer.index == 0)
 
+    @property
+    def generated(self) -> int:
+        """Tokens of all choices so far."""
+        return sum(answer.sequence.generated for answer in self.answers)
+
     async def _next(self, patience: float | None) -> Piece | None:
-        try:
-            async with asyncio.timeout(patience):
-                return await self._inbox.get()
-        except TimeoutError:
-            return None
+        while not self._inbox:
+            self._arrived.clear()
+            if self._inbox:  # the engine's thread came between
+                break
+            try:
+                async with asyncio.timeout(patience):
+                    await self._arrived.wait()
+            except TimeoutError:
+                return None
+        return self._inbox.popleft()
 
     def _count(self, piece: Piece, last: dict[int, float]) -> None:
-        tokens = len(piece.delta.token_ids)
-        if not tokens:
+        if not piece.delta.token_ids:
             return
-        self.generated += tokens
         if piece.choice in last:
             self._metrics.token_after(self.served.name, piece.at - last[piece.choice])
         last[piece.choice] = piece.at

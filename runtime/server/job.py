@@ -34,8 +34,8 @@ class Job(ABC):
         fields: GenerationFields,
         record: RequestRecord,
     ) -> None:
-        self.generation = Generation(served, requests, service.metrics)
         self.stream = bool(fields.stream)
+        self.generation = Generation(served, requests, service.metrics, stream=self.stream)
         self._usage_wanted = fields.stream_options is not None and fields.stream_options.include_usage
         self._record = record
         self._frame = {

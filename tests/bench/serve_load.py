@@ -88,27 +88,35 @@ def keep(number: int, answer: dict, storm: Storm) -> None:
     storm.answers[number] = choice["message"]
 
 
-async def watch(http: httpx.AsyncClient, end: float, storm: Storm) -> None:
+def watch(url: str, seconds: float) -> None:
+    """Ask /health four times a second, in a process that does nothing else; prints [status, seconds] of each."""
+    seen = []
+    end = time.monotonic() + seconds
     while time.monotonic() < end:
         begun = time.monotonic()
-        status = (await http.get("/health")).status_code
-        storm.health.append(time.monotonic() - begun)
-        if status != 200:
-            storm.broken.append(f"/health said {status}")
-        await asyncio.sleep(0.25)
+        status = httpx.get(f"{url}/health", timeout=60).status_code
+        seen.append([status, time.monotonic() - begun])
+        time.sleep(0.25)
+    print(json.dumps(seen))
+
+
+async def watched(url: str, seconds: float, storm: Storm) -> None:
+    probe = await asyncio.create_subprocess_exec(
+        sys.executable, __file__, url, "--watch", str(seconds), stdout=subprocess.PIPE
+    )
+    seen = json.loads((await probe.communicate())[0])
+    storm.health = [took for _, took in seen]
+    storm.broken += [f"/health said {status}" for status, _ in seen if status != 200]
 
 
 async def run_storm(url: str, clients: int, seconds: float, model: str | None, *, health: bool) -> Storm:
     storm = Storm()
     limits = httpx.Limits(max_connections=clients + 1)
-    async with (
-        httpx.AsyncClient(base_url=url, timeout=300, limits=limits) as http,
-        httpx.AsyncClient(base_url=url, timeout=60) as probe,
-    ):
+    async with httpx.AsyncClient(base_url=url, timeout=300, limits=limits) as http:
         begun = time.monotonic()
         end = begun + seconds
         tasks = [client(number, clients, http, end, storm, model) for number in range(clients)]
-        await asyncio.gather(*tasks, *([watch(probe, end, storm)] if health else []))
+        await asyncio.gather(*tasks, *([watched(url, seconds, storm)] if health else []))
         storm.seconds = time.monotonic() - begun
     return storm
 
@@ -185,7 +193,8 @@ def check(storm: Storm, before: tuple[int, int], after: tuple[int, int], status:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("bundle", type=Path)
+    parser.add_argument("bundle")
+    parser.add_argument("--watch", type=float, help=argparse.SUPPRESS)
     parser.add_argument("--clients", type=int, default=200)
     parser.add_argument("--seconds", type=float, default=120)
     parser.add_argument("--rows", type=int, default=8)
@@ -193,7 +202,10 @@ def main() -> None:
     parser.add_argument("--url", help="another server, for comparison")
     parser.add_argument("--model", help="the model's name at --url")
     options = parser.parse_args()
-    with our_server(options.bundle, options.rows, options.queue) as (url, pid):
+    if options.watch:
+        watch(options.bundle, options.watch)
+        return
+    with our_server(Path(options.bundle), options.rows, options.queue) as (url, pid):
         asyncio.run(run_storm(url, options.clients, options.seconds / 6, None, health=False))  # memory settles
         idle(url)
         before = resources(pid)
