@@ -36,6 +36,14 @@ def _list_families(context: click.Context, _option: click.Parameter, wanted: boo
     show_default=True,
     help="Compare logits with transformers (auto: where it is installed), or prefill with decode, or not at all.",
 )
+@click.option(
+    "--lora",
+    multiple=True,
+    metavar="DIR",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    help="Folder of a PEFT LoRA adapter to merge into the weights; repeatable.",
+)
+@click.option("--revision", metavar="REV", help="Branch, tag or commit of a hub id.")
 @click.option("--ignore-key", multiple=True, metavar="KEY", help="A config.json key known not to matter; repeatable.")
 @click.option(
     "--list",
@@ -48,7 +56,10 @@ def _list_families(context: click.Context, _option: click.Parameter, wanted: boo
 @click.option("--overwrite", is_flag=True, help="Replace an existing bundle.")
 @click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
 def export(source: Path, output: Path, as_json: bool, **options: Any) -> None:
-    """Turn SOURCE, a Hugging Face folder or a GGUF file, into a bundle: prefill and decode graphs over one weights.bin.
+    """Turn SOURCE into a bundle: prefill and decode graphs over one weights.bin.
+
+    SOURCE is a Hugging Face folder, a GGUF file or a hub id: "organisation/name" or "organisation/name/file.gguf". The
+    commit that a hub id stands for is written into the bundle.
 
     The graphs are verified before the bundle appears; a failed verification leaves nothing.
 
@@ -56,10 +67,12 @@ def export(source: Path, output: Path, as_json: bool, **options: Any) -> None:
     Example:
       onnxlm export SmolLM2-135M-Instruct.gguf -o smol
       onnxlm export ./Llama-3.2-1B-Instruct -o llama --json
+      onnxlm export HuggingFaceTB/SmolLM2-135M-Instruct --revision main -o smol
+      onnxlm export ./Llama-3.2-1B-Instruct --lora ./my-adapter -o mine
       onnxlm export --list
     """
-    from .export import ExportOptions
     from .export import export as run_export
+    from .options import ExportOptions
 
     options["ignore_keys"] = options.pop("ignore_key")
     with _Bar() as bar:
@@ -102,7 +115,7 @@ def _verification_text(report: "ExportReport") -> str:
     if verification.method == "self-consistency":
         text = "verified prefill against decode only (install torch and transformers for an independent reference)"
     else:
-        text = "verified against transformers"
+        text = f"verified against {'the module itself' if verification.method == 'module' else 'transformers'}"
     return f"{text}: largest logit difference {verification.max_difference:.1e}"
 
 

@@ -4,16 +4,19 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any
 
 from runtime.bundle import new_bundle, write_manifest
 from runtime.manifest import FORMAT_VERSION, Graphs, Manifest, Producer, Verification
 
 from . import describe
 from .checkpoint import open_checkpoint
+from .early_hash import EarlyHash
 from .graph import build_graph
+from .options import ExportOptions
+from .references import reference_of
 from .tying import tie_head
-from .verify import Method, verify_graphs
+from .verify import verify_graphs
 from .weights import WEIGHTS_FILE, attach_weights, plan_weights, write_weights
 
 if TYPE_CHECKING:
@@ -25,26 +28,9 @@ if TYPE_CHECKING:
     from .checkpoint import Checkpoint
     from .weights import Weight
 
+__all__ = ["ExportOptions", "ExportReport", "Progress", "export"]
+
 Progress = Callable[[str, int, int], None]  # what is being done, how much is done, how much there is in all
-
-
-@dataclass(frozen=True)
-class ExportOptions:
-    """How to export.
-
-    Args:
-        target: the execution provider that the graphs are for.
-        dtype: activation and weight type; None is float32 for cpu and float16 for cuda.
-        verify: "auto" compares with transformers where it is installed, else the two graphs with each other.
-        overwrite: replace an existing bundle.
-        ignore_keys: unknown config.json keys that are known to be irrelevant.
-    """
-
-    target: Literal["cpu", "cuda"] = "cpu"
-    dtype: Literal["float32", "float16", "bfloat16"] | None = None
-    verify: Method = "auto"
-    overwrite: bool = False
-    ignore_keys: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -58,15 +44,21 @@ class ExportReport:
 
 
 def export(
-    source: str | Path, output: str | Path, options: ExportOptions | None = None, progress: Progress | None = None
+    source: Any,
+    output: str | Path,
+    options: ExportOptions | None = None,
+    progress: Progress | None = None,
+    *,
+    tokenizer: Any = None,
 ) -> ExportReport:
     """Write the bundle of a checkpoint. On any failure, verification included, nothing is left behind.
 
     Args:
-        source: a Hugging Face folder, or a GGUF file.
+        source: a Hugging Face folder, a GGUF file, a hub id, or a live torch module such as a PreTrainedModel.
         output: the folder to create.
         options: see ExportOptions.
         progress: called with (phase, done, total) while long work goes on.
+        tokenizer: of a live module: one of transformers' fast tokenizers.
 
     Raises:
         CheckpointError, UnsupportedError: the source cannot be exported; found before weights are read where possible.
@@ -76,17 +68,20 @@ def export(
     from models.families import describe as describe_decoder
 
     options, progress, started = options or ExportOptions(), progress or _silent, time.monotonic()
-    checkpoint = open_checkpoint(source)
+    checkpoint = open_checkpoint(source, lora=options.lora, revision=options.revision, tokenizer=tokenizer)
     decoder, table = describe_decoder(checkpoint.config, options.ignore_keys)
     decoder, tensors = tie_head(decoder, table, checkpoint.tensors)
     target = _target(options)
     models = {role: build_graph(decoder, target, role) for role in ("prefill", "decode")}
     weights = plan_weights(models["prefill"].graph, decoder, table, tensors)
     with new_bundle(output, overwrite=options.overwrite) as folder:
+        source_hash = EarlyHash(checkpoint)
         _write_files(folder, checkpoint, models, weights, progress)
+        source_hash.wait()
         manifest = _manifest(checkpoint, decoder, target, weights, models)
         exported = time.monotonic()
-        verification = verify_graphs(folder, manifest, source, options.verify, progress)
+        reference = reference_of(source, checkpoint, options.lora)
+        verification = verify_graphs(folder, manifest, reference, options.verify, progress)
         verified = time.monotonic()
         manifest = write_manifest(folder, replace(manifest, verification=verification))
     return ExportReport(Path(output), manifest, time.monotonic() - started - (verified - exported), verified - exported)

@@ -1,4 +1,4 @@
-"""Logits of a checkpoint by transformers in eager mode: `python -m exporter.reference SOURCE OUT IDS`, a child process.
+"""Logits of a checkpoint by transformers in eager mode: `python -m exporter.reference REQUEST OUT`, a child process.
 
 The only module that loads torch and transformers. They get the checkpoint's config and its tensors as we read them.
 """
@@ -53,11 +53,12 @@ def _transformers_config(config: Any) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Write the logits of IDS (a JSON list) to OUT (.npy)."""
+    """Write the logits of a request's ids to OUT (.npy); it is JSON: source, lora, revision and ids."""
     import numpy as np
 
-    source, output, ids = sys.argv[1:]
-    np.save(Path(output), reference_logits(open_checkpoint(source), json.loads(ids)))
+    request = json.loads(sys.argv[1])
+    checkpoint = open_checkpoint(request["source"], lora=request["lora"], revision=request["revision"])
+    np.save(Path(sys.argv[2]), reference_logits(checkpoint, request["ids"]))
 
 
 if __name__ == "__main__":

@@ -1,10 +1,6 @@
 """Check exported graphs against an independent reference, in logits."""
 
 import importlib.util
-import json
-import subprocess
-import sys
-import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Literal
@@ -16,6 +12,7 @@ from runtime.errors import VerificationError
 from runtime.manifest import Manifest, Verification
 
 from .graphs_in_numpy import Ids, NumpyRunner
+from .references import Reference
 
 Method = Literal["auto", "transformers", "self-consistency", "none"]
 Logits = npt.NDArray[np.float32]
@@ -26,29 +23,38 @@ TOLERANCE = {"float32": 2e-4, "float16": 2e-2, "bfloat16": 1e-1}
 
 
 def verify_graphs(
-    folder: Path, manifest: Manifest, source: str | Path, method: Method, progress: Callable[[str, int, int], None]
+    folder: Path,
+    manifest: Manifest,
+    reference: Reference,
+    method: Method,
+    progress: Callable[[str, int, int], None],
 ) -> Verification:
     """Run the graphs on fixed pseudo-random ids and compare.
 
-    "transformers" runs the checkpoint's own model in eager mode in a child process, so that this one never loads torch.
+    "transformers" asks `reference`: the checkpoint's own model in eager mode, or the live model.
     "self-consistency" compares decode steps with a prefill of the same tokens: it cannot see a wrongly read weight.
 
     Raises:
         VerificationError: the logits differ by more than the number format explains, or are not finite.
     """
-    if method == "auto":
-        method = "transformers" if _installed("transformers") and _installed("torch") else "self-consistency"
     if method == "none" or manifest.target.provider != "cpu":
         return Verification("none", None)
+    chosen = _choose(reference, method)
     progress("verifying", 0, 2)
     ids = np.random.default_rng(0).integers(0, manifest.architecture.vocab_size, PREFILL_TOKENS + DECODE_TOKENS)
     ids = ids[: manifest.architecture.context_length]
     ours = _our_logits(NumpyRunner(folder, manifest, len(ids)), ids)
     progress("verifying", 1, 2)
-    expected = _reference_logits(source, ids) if method == "transformers" else _prefill_logits(folder, manifest, ids)
-    difference = _compare(ours, expected[-len(ours) :], manifest.target.dtype, method)
+    expected = chosen.logits(ids) if chosen else _prefill_logits(folder, manifest, ids)
+    name = chosen.method if chosen else "self-consistency"
+    difference = _compare(ours, expected[-len(ours) :], manifest.target.dtype, name)
     progress("verifying", 2, 2)
-    return Verification(method, difference)
+    return Verification(name, difference)
+
+
+def _choose(reference: Reference, method: Method) -> Reference | None:
+    possible = reference.method == "module" or (_installed("transformers") and _installed("torch"))
+    return None if method == "self-consistency" or (method == "auto" and not possible) else reference
 
 
 def _our_logits(runner: NumpyRunner, ids: Ids) -> Logits:
@@ -65,21 +71,6 @@ def _prefill_logits(folder: Path, manifest: Manifest, ids: Ids) -> Logits:
         runner.reset()
         rows.append(runner.prefill(ids[:end]))
     return np.stack(rows)
-
-
-def _reference_logits(source: str | Path, ids: Ids) -> Logits:
-    with tempfile.TemporaryDirectory() as scratch:
-        output = Path(scratch) / "logits.npy"
-        command = [sys.executable, "-P", "-m", "exporter.reference", str(source), str(output), json.dumps(ids.tolist())]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603  # our own module
-        if done.returncode or not output.is_file():
-            last = (done.stderr.strip().splitlines() or ["no message"])[-1]
-            raise VerificationError(
-                f"transformers could not run this checkpoint as a reference: {last}. "
-                f"Pass --verify self-consistency to compare the graphs with each other instead."
-            )
-        result: Logits = np.load(output)
-        return result
 
 
 def _compare(ours: Logits, expected: Logits, dtype: str, method: str) -> float:

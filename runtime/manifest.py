@@ -203,9 +203,9 @@ class Quality:
 
 @dataclass(frozen=True)
 class Verification:
-    """How the exporter checked the graphs; differences are absolute, on logits."""
+    """How the exporter checked the graphs; differences are absolute, on logits. "module": a live model itself."""
 
-    method: Literal["transformers", "self-consistency", "none"]
+    method: Literal["transformers", "module", "self-consistency", "none"]
     max_difference: float | None
 
 

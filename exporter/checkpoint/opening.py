@@ -1,5 +1,6 @@
 """Finds out what a source is and hands it to the reader of that format."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -9,24 +10,31 @@ from runtime.errors import CheckpointError, UnsupportedError
 from .checkpoint import Checkpoint
 
 
-def open_checkpoint(source: Any, *, lora: str | Path | None = None, revision: str | None = None) -> Checkpoint:
+def open_checkpoint(
+    source: Any,
+    *,
+    lora: str | Path | Sequence[str | Path] | None = None,
+    revision: str | None = None,
+    tokenizer: Any = None,
+) -> Checkpoint:
     """Open a model without reading its weights.
 
     Args:
         source: a Hugging Face folder (config.json and weights), a .gguf file, a hub id, or a live torch module.
-        lora: folder of a PEFT LoRA adapter, merged into the weights as they are read.
+        lora: folder of a PEFT LoRA adapter, or several of them, merged into the weights as they are read.
         revision: branch, tag or commit of a hub id.
+        tokenizer: of a live module; it has `save_pretrained(folder)`.
 
     Raises:
         CheckpointError: nothing there, or broken; names the file and the key.
         UnsupportedError: a format that is not supported.
     """
-    checkpoint = _open(source, revision) if isinstance(source, str | Path) else _open_live(source)
-    if lora is None:
-        return checkpoint
-    from .lora import merge_lora
+    checkpoint = _open(source, revision) if isinstance(source, str | Path) else _open_live(source, revision, tokenizer)
+    for adapter in [lora] if isinstance(lora, str | Path) else lora or ():
+        from .lora import merge_lora
 
-    return merge_lora(checkpoint, Path(lora))
+        checkpoint = merge_lora(checkpoint, Path(adapter))
+    return checkpoint
 
 
 def _open(source: str | Path, revision: str | None) -> Checkpoint:
@@ -71,9 +79,11 @@ def _open_folder(folder: Path) -> Checkpoint:
     raise CheckpointError(f"{folder}: no config.json. A model folder holds config.json and *.safetensors.")
 
 
-def _open_live(source: Any) -> Checkpoint:
+def _open_live(source: Any, revision: str | None, tokenizer: Any) -> Checkpoint:
     if not hasattr(source, "state_dict"):
         raise CheckpointError(f"{type(source).__name__}: not a path, a hub id or a torch module.")
+    if revision is not None:
+        raise CheckpointError(f"{type(source).__name__}: a revision is for hub ids; this is a live model.")
     from .live import open_module
 
-    return open_module(source)
+    return open_module(source, tokenizer)

@@ -1,0 +1,50 @@
+"""What a user can choose about an export."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, get_args
+
+from runtime.errors import OptionError
+
+from .verify import Method
+
+Provider = Literal["cpu", "cuda"]
+Activations = Literal["float32", "float16", "bfloat16"]
+
+
+@dataclass(frozen=True)
+class ExportOptions:
+    """How to export.
+
+    Args:
+        target: the execution provider that the graphs are for.
+        dtype: activation and weight type; None is float32 for cpu and float16 for cuda.
+        verify: "auto" compares with transformers where it is installed, else the two graphs with each other.
+        overwrite: replace an existing bundle.
+        ignore_keys: unknown config.json keys that are known to be irrelevant.
+        lora: folders of PEFT LoRA adapters, merged into the weights in this order.
+        revision: branch, tag or commit of a hub id.
+
+    Raises:
+        OptionError: a value that is not supported.
+    """
+
+    target: Provider = "cpu"
+    dtype: Activations | None = None
+    verify: Method = "auto"
+    overwrite: bool = False
+    ignore_keys: tuple[str, ...] = ()
+    lora: tuple[str | Path, ...] = ()
+    revision: str | None = None
+
+    def __post_init__(self) -> None:
+        _require_one_of("target", self.target, get_args(Provider))
+        _require_one_of("dtype", self.dtype, (None, *get_args(Activations)))
+        _require_one_of("verify", self.verify, get_args(Method))
+        if isinstance(self.lora, str | Path):
+            raise OptionError(f"lora: give a tuple of folders, such as ({str(self.lora)!r},).")
+
+
+def _require_one_of(name: str, value: str | None, accepted: tuple[str | None, ...]) -> None:
+    if value not in accepted:
+        raise OptionError(f"{name}: {value!r} is not supported; choose one of {', '.join(map(str, accepted))}.")
