@@ -85,7 +85,7 @@ def write_weights(path: Path, weights: list[Weight], progress: Callable[[int], N
     with path.open("wb") as file:
         for weight in weights:
             file.write(b"\0" * (-file.tell() % ALIGNMENT))
-            array = _load(weight)
+            array = load_weight(weight)
             places[weight.name] = Place(file.tell(), array.nbytes)
             file.write(array.reshape(-1).view(np.uint8).data)
             del array
@@ -190,7 +190,8 @@ def _check_all_used(weights: list[Weight], tensors: Mapping[str, "TensorSource"]
         )
 
 
-def _load(weight: Weight) -> npt.NDArray[Any]:
+def load_weight(weight: Weight) -> npt.NDArray[Any]:
+    """The initializer's values, in its shape and type."""
     plan = weight.plan
     if plan.computed is not None:
         return _cast(plan.computed, weight)
@@ -206,7 +207,7 @@ def _load(weight: Weight) -> npt.NDArray[Any]:
 def _fill(result: npt.NDArray[Any], weight: Weight) -> None:
     plan = weight.plan
     canvas = result.T if plan.transposed else result  # a view in the checkpoint's orientation
-    rows = _target_rows(weight)
+    rows = target_rows(weight)
     first = 0
     for source in weight.sources:
         values = source.read()
@@ -215,7 +216,7 @@ def _fill(result: npt.NDArray[Any], weight: Weight) -> None:
         first += len(values)
 
 
-def _target_rows(weight: Weight) -> npt.NDArray[np.int64]:
+def target_rows(weight: Weight) -> npt.NDArray[np.int64]:
     """Row of the graph's matrix for each row of the stack, as stored."""
     count = sum(_as_out_in(weight, source.shape)[0] for source in weight.sources)
     rows = np.arange(count) if weight.plan.rows is None else weight.plan.rows
