@@ -62,20 +62,28 @@ class OnnxExecutor:
     def prefill(self, row: int, past: int, ids: IntArray) -> FloatArray:
         """Put `ids` [n] at positions `past …` of the row; returns the logits [vocab] after the last of them."""
         start = 0
-        for stop in uniform_pieces(len(ids), self._query_blocks):
-            logits = self._prefill_piece(row, past + start, ids[start:stop])
+        *first, last = uniform_pieces(len(ids), self._query_blocks)
+        for stop in first:
+            self._prefill_piece("extend", row, past + start, ids[start:stop])
             start = stop
+        logits: FloatArray = self._prefill_piece("prefill", row, past + start, ids[start:last])[0]
         return logits
 
-    def _prefill_piece(self, row: int, past: int, ids: IntArray) -> FloatArray:
-        step = self._step("prefill", row, past + len(ids))
+    def extend(self, row: int, past: int, ids: IntArray) -> None:
+        """Put `ids` [n] at positions `past …` of the row, without computing the head for any of them."""
+        start = 0
+        for stop in uniform_pieces(len(ids), self._query_blocks):
+            self._prefill_piece("extend", row, past + start, ids[start:stop])
+            start = stop
+
+    def _prefill_piece(self, role: str, row: int, past: int, ids: IntArray) -> FloatArray:
+        step = self._step(role, row, past + len(ids))
         step.set_lengths(past + len(ids))
         step.set_ids(np.ascontiguousarray(ids, np.int64)[None])
         with self._interruptible as options:
             step.run(options)
         self._forget(row, past, past + len(ids))
-        logits: FloatArray = step.logits[0]
-        return logits
+        return step.logits
 
     def decode(self, ids: IntArray, lengths: IntArray) -> FloatArray:
         """Put `ids[r]` at position `lengths[r]` of each row r = 0 … n-1; returns logits [n, vocab]."""
@@ -148,6 +156,8 @@ class OnnxExecutor:
         if key not in self._bindings:
             loaded, first, count = (self._decode, 0, number) if role == "decode" else (self._prefill, number, 1)
             self._bindings[key] = _Step(loaded, self.memory, first, count, self._logits[:count])
+            if role == "extend":
+                self._bindings[key].want_all(self._logits[:0])
         return self._bindings[key]
 
 
@@ -187,7 +197,7 @@ class _Step:
         """Bind `ids` [1, n] and ask for the logits after the last of them."""
         self.inputs["input_ids"] = ids
         self._binding.set_input("input_ids", ids)
-        self.inputs["logits_index"][0, 1] = ids.shape[1] - 1
+        self.inputs["logits_index"][:1, 1] = ids.shape[1] - 1
 
     def want_all(self, logits: FloatArray) -> None:
         """Ask for the logits after each of the ids, into `logits` [n, vocab]."""

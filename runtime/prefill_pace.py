@@ -1,7 +1,7 @@
 """How many prompt tokens to compute between two decode steps, so that running answers keep their pace."""
 
 _SMOOTHING = 0.2
-_LEAST = 8  # below it a chunk costs about as much as this many tokens: the weights are read once either way
+_LEAST = 2  # a chunk of one token takes another kernel, see MIN_CHUNK
 
 
 class PrefillPace:

@@ -43,6 +43,9 @@ class StepExecutor(Protocol):
     def prefill(self, row: int, past: int, ids: IntArray) -> FloatArray:
         """Put `ids` [n] at positions `past …` of the row; returns the logits [vocab] after the last of them."""
 
+    def extend(self, row: int, past: int, ids: IntArray) -> None:
+        """As `prefill`, for all but the last chunk of a prompt, whose logits nobody wants."""
+
     def decode(self, ids: IntArray, lengths: IntArray) -> FloatArray:
         """Put `ids[r]` at position `lengths[r]` of each row r = 0 … n-1; returns logits [n, vocab]."""
 

@@ -21,6 +21,7 @@ from .sequence import Sequence, Status
 from .step_executor import MAX_SCORED, StepExecutor, StepInterrupted
 
 _log = logging.getLogger("onnxlm.engine")
+_NO_LOGITS = np.empty(0, np.float32)  # of a chunk that is not the last
 
 
 class Turns:
@@ -222,6 +223,9 @@ class Turns:
         self.computing = sequence
         try:
             ids = np.array(sequence.tokens[chunk.start : chunk.stop], np.int64)
+            if not sequence.scored and chunk.stop < len(sequence.tokens):
+                self.executor.extend(sequence.row, chunk.start, ids)
+                return _NO_LOGITS
             if not sequence.scored:
                 return self.executor.prefill(sequence.row, chunk.start, ids)
             scores = self.executor.score(sequence.row, chunk.start, ids)

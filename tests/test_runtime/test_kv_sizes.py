@@ -49,6 +49,10 @@ class Counting(OnnxExecutor):
         self.positions += len(ids)
         return super().prefill(row, past, ids)
 
+    def extend(self, row, past, ids):
+        self.positions += len(ids)
+        super().extend(row, past, ids)
+
     def decode(self, ids, lengths):
         self.positions += len(ids)
         return super().decode(ids, lengths)

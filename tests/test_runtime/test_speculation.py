@@ -118,6 +118,8 @@ class Parrot:
     def prefill(self, row: int, past: int, ids: np.ndarray) -> np.ndarray:
         return self.score(row, past, ids)[-1]
 
+    def extend(self, row: int, past: int, ids: np.ndarray) -> None: ...
+
     def decode(self, ids: np.ndarray, lengths: np.ndarray) -> np.ndarray:
         return np.concatenate([self.score(row, length, ids[row : row + 1]) for row, length in enumerate(lengths)])
 

@@ -74,6 +74,10 @@ class Faulty:
         self._before()
         return self._inner.prefill(*arguments)
 
+    def extend(self, *arguments: Any) -> Any:
+        self._before()
+        return self._inner.extend(*arguments)
+
     def decode(self, *arguments: Any) -> Any:
         self._before()
         return self._inner.decode(*arguments)
