@@ -28,7 +28,7 @@ def test_a_slow_prefill_still_moves() -> None:
     pace = measured()
     for _ in range(50):
         pace.prefilled(10, 1.0)
-    assert pace.size(running=1, waited=0) == 2
+    assert pace.size(running=1, waited=0) == 4
 
 
 def test_before_anything_is_measured_it_takes_the_largest() -> None:
