@@ -1,8 +1,8 @@
 """How many prompt tokens to compute between two decode steps, so that running answers keep their pace."""
 
 _SMOOTHING = 0.2
-# Beside one answer, 2 tokens a chunk double the time between its tokens, 4 cost 2.4 times, 8 three times (SmolLM2 in int4,
-# 2 cores); but a prompt of 2,000 tokens then takes 24, 14 and 9 seconds. Beside eight answers the share decides.
+# Beside one answer, 2 tokens a chunk double the time between its tokens, 4 make it 2.4 times, 8 three times (SmolLM2,
+# int4, 2 cores); but a prompt of 2,000 tokens then takes 24, 14 and 9 seconds. Beside eight answers the share decides.
 _LEAST = 4
 
 
