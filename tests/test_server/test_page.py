@@ -22,11 +22,12 @@ class Browser:
     """Chromium behind its driver, by the few commands that the tests need."""
 
     def __init__(self, driver: str, profile: Path) -> None:
-        self._http = httpx.Client(base_url=driver, timeout=60)
+        self._http = httpx.Client(timeout=60)
+        self._session = driver
         options = {"args": [*OPTIONS, f"--user-data-dir={profile}"]}
         wanted = {"browserName": "chrome", "goog:chromeOptions": options, "goog:loggingPrefs": {"browser": "ALL"}}
         session = self._post("/session", capabilities={"alwaysMatch": wanted})["sessionId"]
-        self._http.base_url = httpx.URL(f"{driver}/session/{session}")
+        self._session = f"{driver}/session/{session}"
 
     def open(self, url: str) -> None:
         self._post("/url", url=url)
@@ -47,10 +48,10 @@ class Browser:
         return [entry["message"] for entry in self._post("/se/log", type="browser")]
 
     def screenshot(self) -> bytes:
-        return base64.b64decode(self._http.get("/screenshot").json()["value"])
+        return base64.b64decode(self._http.get(f"{self._session}/screenshot").json()["value"])
 
     def close(self) -> None:
-        self._http.delete("")
+        self._http.delete(self._session).raise_for_status()
         self._http.close()
 
     def wait(self, script: str, seconds: float = 30) -> None:
@@ -64,7 +65,7 @@ class Browser:
         return found[ELEMENT]
 
     def _post(self, path: str, **body: object) -> dict:
-        answer = self._http.post(path, json=body).json()["value"]
+        answer = self._http.post(self._session + path, json=body).json()["value"]
         assert not (isinstance(answer, dict) and "error" in answer), answer
         return answer
 
