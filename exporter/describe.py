@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from .checkpoint import Checkpoint
     from .weights import Weight
 
-# Oldest ONNX Runtime whose operators the graphs need; 1.31 is the oldest that is tested.
-MIN_ONNXRUNTIME = "1.31"
+NEWER = "1.32"  # what these were tested with
+NEW_OPERATORS = frozenset({"com.microsoft::CausalConvWithState", "com.microsoft::LinearAttention"})
 
 _ROLES: Mapping[str, str] = {"past_key_values.key": "past_key", "past_key_values.value": "past_value",
                              "present.key": "present_key", "present.value": "present_value"}  # fmt: skip
@@ -27,16 +27,16 @@ def describe_architecture(decoder: "Decoder", weights: "list[Weight]") -> Archit
     from models.heads import head_layout
 
     sources = {source.name: source for weight in weights for source in weight.sources}
+    # The cache is what the manifest's layers are about.
     layers = tuple(
         Layer(
-            attention="full" if layer.attention.window is None else "sliding",
-            window=layer.attention.window,
-            num_heads=layer.attention.num_heads,
-            kv_heads=layer.attention.kv_heads,
-            head_dim=head_layout(layer.attention).width,
+            attention="full" if attention.window is None else "sliding",
+            window=attention.window,
+            num_heads=attention.num_heads,
+            kv_heads=attention.kv_heads,
+            head_dim=head_layout(attention).width,
         )
-        for layer in decoder.layers
-        if layer.attention.keys_of is None  # the cache is what the manifest's layers are about
+        for attention in decoder.caching.values()
     )
     return Architecture(
         model_type=decoder.model_type,
@@ -57,15 +57,15 @@ def describe_cache(decoder: "Decoder", target: "Target") -> KVCache:
     """Bytes per token: keys and values of all layers, as wide as the graph's heads are."""
     from models.heads import head_layout
 
-    attentions = [layer.attention for layer in decoder.layers if layer.attention.keys_of is None]
-    wide = sum(2 * attention.kv_heads * head_layout(attention).width for attention in attentions)
+    wide = sum(2 * attention.kv_heads * head_layout(attention).width for attention in decoder.caching.values())
     return KVCache("batch,kv_heads,capacity,head_dim", target.dtype, wide * DTYPE_BITS[target.dtype] // 8)
 
 
 def describe_target(target: "Target", graphs: "list[ir.Graph]") -> ManifestTarget:
     """The provider, and every operator the graphs use as `domain::operator`."""
     operators = {f"{node.domain or 'ai.onnx'}::{node.op_type}" for graph in graphs for node in graph}
-    return ManifestTarget(target.provider, target.dtype, MIN_ONNXRUNTIME, tuple(sorted(operators)))
+    oldest = NEWER if operators & NEW_OPERATORS else target.onnxruntime
+    return ManifestTarget(target.provider, target.dtype, oldest, tuple(sorted(operators)))
 
 
 def describe_tokens(checkpoint: "Checkpoint", vocab_size: int) -> Tokens:

@@ -4,6 +4,8 @@ import ast
 import itertools
 from typing import TYPE_CHECKING, Any, Literal
 
+from runtime.errors import UnsupportedError
+
 if TYPE_CHECKING:
     import onnx_ir as ir
 
@@ -28,15 +30,21 @@ def build_graph(decoder: "Decoder", target: "Target", role: Role) -> "ir.Model":
 
     graph = ir.Graph([], [], nodes=[], opset_imports={"": OPSET, "com.microsoft": 1}, name=role)
     builder = GraphBuilder(graph)
-    ids, lengths, index = _token_inputs(builder, role)
-    pasts = [_past_inputs(builder, decoder, target, i) if _has_cache(decoder, i) else None for i in _numbers(decoder)]
+    ids, lengths, index = _token_inputs(builder, decoder, target, role)
+    pasts: list[Any] = [None] * len(decoder.layers)
+    for i in decoder.caching:
+        pasts[i] = _past_inputs(builder, decoder, target, i)
+    for i in decoder.recurrent:
+        pasts[i] = _state_inputs(builder, decoder, i)
     logits, presents = CausalLM(decoder, target)(builder.op, ids, lengths, index, pasts)
     _add_outputs(builder, decoder, target, logits, presents, role)
     _name_nodes(graph)
     return ir.Model(graph, ir_version=IR_VERSION, producer_name="onnxlm")
 
 
-def _token_inputs(builder: Any, role: Role) -> tuple[Any, tuple[Any, Any], Any]:
+def _token_inputs(
+    builder: Any, decoder: "Decoder", target: "Target", role: Role
+) -> tuple[Any, tuple[Any, Any, Any], Any]:
     from onnx_ir import DataType
 
     width: str | int = "sequence" if role == "prefill" else 1
@@ -44,15 +52,22 @@ def _token_inputs(builder: Any, role: Role) -> tuple[Any, tuple[Any, Any], Any]:
     seqlens = builder.input("seqlens_k", DataType.INT32, ["batch"])
     total = builder.input("total_sequence_length", DataType.INT32, [])
     index = builder.input("logits_index", DataType.INT64, ["selected", 2]) if role == "prefill" else None
-    return ids, (seqlens, total), index
+    counts = None
+    if role == "prefill" and target.onnxruntime != "1.31":
+        _require_batched_chunks(decoder)
+        counts = builder.input("query_seqlens", DataType.INT32, ["batch"])
+    return ids, (seqlens, total, counts), index
 
 
-def _numbers(decoder: "Decoder") -> range:
-    return range(len(decoder.layers))
-
-
-def _has_cache(decoder: "Decoder", layer: int) -> bool:
-    return decoder.layers[layer].attention.keys_of is None
+def _require_batched_chunks(decoder: "Decoder") -> None:
+    """Refuse layers that cannot take padded chunks of several sequences at once."""
+    if decoder.recurrent:
+        reason = "has layers that keep a state, which padding would change"
+    elif len(decoder.caching) < len(decoder.layers):
+        reason = "has layers that share keys and values, and query_seqlens counts those a layer adds itself"
+    else:
+        return
+    raise UnsupportedError(f"{decoder.model_type} {reason}. Export it with --target-ort 1.31.")
 
 
 def _past_inputs(builder: Any, decoder: "Decoder", target: "Target", layer: int) -> tuple[Any, Any]:
@@ -65,10 +80,21 @@ def _past_inputs(builder: Any, decoder: "Decoder", target: "Target", layer: int)
     return key, value
 
 
+def _state_inputs(builder: Any, decoder: "Decoder", layer: int) -> tuple[Any, ...]:
+    """States are float32 on every target: errors in them add up over the sequence."""
+    from onnx_ir import DataType
+
+    shapes = decoder.recurrent[layer].states
+    return tuple(
+        builder.input(f"past_state.{layer}.{number}", DataType.FLOAT, ["batch", *shape])
+        for number, shape in enumerate(shapes)
+    )
+
+
 def _cache_shape(decoder: "Decoder", layer: int) -> list[str | int]:
     from models.heads import head_layout
 
-    attention = decoder.layers[layer].attention
+    attention = decoder.caching[layer]
     return ["batch", attention.kv_heads, "capacity", head_layout(attention).width]
 
 
@@ -81,10 +107,15 @@ def _add_outputs(
 
     _describe(logits, ir.DataType.FLOAT, ["selected" if role == "prefill" else "batch", decoder.vocab_size])
     builder.add_output(logits, "logits")
-    for layer, present in ((i, presents[i]) for i in _numbers(decoder) if _has_cache(decoder, i)):
-        for part, value in zip(("key", "value"), present, strict=True):
+    for layer in decoder.caching:
+        for part, value in zip(("key", "value"), presents[layer], strict=True):
             _describe(value, DTYPES[target.dtype], _cache_shape(decoder, layer))
             builder.add_output(value, f"present.{layer}.{part}")
+
+    for layer, about in decoder.recurrent.items():
+        for number, (value, shape) in enumerate(zip(presents[layer], about.states, strict=True)):
+            _describe(value, ir.DataType.FLOAT, ["batch", *shape])
+            builder.add_output(value, f"present_state.{layer}.{number}")
 
 
 def _describe(value: Any, dtype: Any, shape: list[str | int]) -> None:

@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from runtime.errors import VerificationError
-from runtime.manifest import Manifest
+from runtime.manifest import Manifest, Port
 
 Ids = npt.NDArray[np.int64]
 Logits = npt.NDArray[np.float32]
@@ -28,11 +28,12 @@ class NumpyRunner:
     def reset(self) -> None:
         """Forget the sequence."""
         self.length = 0
-        self.cache = {
-            port.name: np.zeros([1, *port.shape[1:2], self.capacity, *port.shape[3:]], port.dtype)
-            for port in self.manifest.graphs.prefill.inputs
-            if port.role in ("past_key", "past_value")
-        }
+        pasts = [port for port in self.manifest.graphs.prefill.inputs if port.role.startswith("past")]
+        self.cache = {port.name: np.zeros(self._sizes(port), port.dtype) for port in pasts}
+
+    def _sizes(self, port: Port) -> list[Any]:
+        """Of one sequence's keys, values or state."""
+        return [1, *(self.capacity if size == "capacity" else size for size in port.shape[1:])]
 
     def prefill(self, ids: Ids) -> Logits:
         """Append `ids` `[n]` with the prefill graph; logits `[V]` of the last one."""
@@ -52,6 +53,8 @@ class NumpyRunner:
         }
         if graph == "prefill":
             feeds["logits_index"] = np.array([[0, len(ids) - 1]], np.int64)
+        if graph == "prefill" and any(port.role == "query_seqlens" for port in self.manifest.graphs.prefill.inputs):
+            feeds["query_seqlens"] = np.array([len(ids)], np.int32)
         logits, *presents = self._session(graph).run(None, feeds)
         self.cache = dict(zip(self.cache, presents, strict=True))
         self.length = total

@@ -117,9 +117,9 @@ def _plan(value: "ir.Value", decoder: "Decoder", table: "Table", tensors: Mappin
     numbers = [part for part in value.name.split(".") if part.isdecimal()]
     pattern = ".".join("{i}" if part.isdecimal() else part for part in value.name.split("."))
     source = table[pattern]
-    names = [name.replace("{i}", numbers[0]) if numbers else name for name in source.tensors]
-    if any("{e}" in name for name in names):
-        names = [name.replace("{e}", str(expert)) for expert in range(weight.shape[0]) for name in names]
+    names = _names(source.tensors, numbers, weight.shape)
+    if source.otherwise and not any(name in tensors for name in names):
+        names = _names(source.otherwise, numbers, weight.shape)
     if source.each_head:
         names = [names[0].replace("{head}", str(head)) for head in range(weight.shape[0])]
     missing = [name for name in names if name not in tensors]
@@ -136,6 +136,14 @@ def _plan(value: "ir.Value", decoder: "Decoder", table: "Table", tensors: Mappin
         order=order,
         each_head=source.each_head,
     )
+
+
+def _names(patterns: tuple[str, ...], numbers: list[str], shape: tuple[int, ...]) -> list[str]:
+    """Of this layer's tensors; one expert's behind the other's where each has its own."""
+    names = [name.replace("{i}", numbers[0]) if numbers else name for name in patterns]
+    if any("{e}" in name for name in names):
+        return [name.replace("{e}", str(expert)) for expert in range(shape[0]) for name in names]
+    return names
 
 
 def _check_shapes(weight: Weight) -> None:

@@ -1,4 +1,4 @@
-"""DeepSeek: deepseek_v2 and deepseek_v3 (V3, R1, Moonlight); latent attention, and experts chosen within groups."""
+"""Latent attention, and experts chosen within groups: deepseek_v2, deepseek_v3 (V3, R1, Moonlight), glm4_moe_lite."""
 
 import math
 from dataclasses import replace
@@ -17,11 +17,11 @@ _ATTN = LAYER + "self_attn."
 
 
 def _key_rows(layer: Layer) -> Index:
-    return _rows(layer.attention)[0]
+    return _rows(layer.attends)[0]
 
 
 def _value_rows(layer: Layer) -> Index:
-    return _rows(layer.attention)[1]
+    return _rows(layer.attends)[1]
 
 
 def _rows(attention: Attention) -> tuple[Index, Index]:
@@ -57,6 +57,8 @@ WEIGHTS: Table = {
 def describe(config: Config) -> Decoder:
     """The first layers are dense."""
     model_type = config.take("model_type", str)
+    if model_type == "glm4_moe_lite":
+        return _glm(config)
     second = model_type == "deepseek_v2"
     plain, dense = skeleton.rms(config), config.take("first_k_dense_replace", int, 0 if second else 3)
     attention = latent_attention(config, 2048 if second else 4096)
@@ -65,6 +67,17 @@ def describe(config: Config) -> Decoder:
     moe = _second_moe(config) if second else skeleton.corrected_moe(config, scale=2.5, groups=8)
     layers = skeleton.mixed(layers, moe, lambda i: i >= dense)
     return skeleton.decoder(config, model_type, layers, plain, context=2048 if second else 4096)
+
+
+def _glm(config: Config) -> Decoder:
+    """`mlp_layer_types` says which layers are dense: the first, by default."""
+    plain, count = skeleton.rms(config, default=1e-5), config.positive("num_hidden_layers")
+    first = config.take("first_k_dense_replace", int, 1)
+    kinds = config.take("mlp_layer_types", list, ["dense"] * first + ["sparse"] * (count - first))
+    attention = latent_attention(config, 202752, nope=192, value=256, query_rank=768)
+    layers = skeleton.layers(attention, skeleton.mlp(config), plain, [None] * count)
+    layers = skeleton.mixed(layers, skeleton.corrected_moe(config, scale=1.8), lambda i: kinds[i] == "sparse")
+    return skeleton.decoder(config, "glm4_moe_lite", layers, plain, context=202752)
 
 
 def latent_attention(

@@ -3,115 +3,18 @@
 Letters in shapes: H hidden size, I intermediate size, V vocabulary, N query heads, K key/value heads, D head_dim.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
+from .mixers import Attention, DeltaNet, HeadNorm, Latent, Mamba, Norm, Recurrent, Rope, ShortConv
+
+__all__ = [
+    "MLP", "Activation", "AltUp", "Attention", "Beside", "Decoder", "DeltaNet", "HeadNorm", "Latent", "Layer",
+    "LearnedPositions", "Mamba", "MoE", "Norm", "PerLayerInputs", "Recurrent", "Rope", "Router", "ShortConv",
+]  # fmt: skip
+
 Activation = Literal["silu", "gelu", "gelu_tanh", "quick_gelu", "relu", "relu2"]
-
-
-@dataclass(frozen=True)
-class Norm:
-    """RMS norm (Zhang and Sennrich 2019) or LayerNorm (Ba et al. 2016).
-
-    `offset` is added to the stored weight: families that store `w` and multiply by `1 + w` have offset 1.
-    Without `weight` the norm only scales.
-    """
-
-    kind: Literal["rms", "layer"]
-    epsilon: float
-    weight: bool = True
-    bias: bool = False
-    offset: float = 0.0
-
-
-@dataclass(frozen=True)
-class Rope:
-    """Rotary embedding (Su et al. 2021): pair i of position p turns by `p * inverse_frequencies[i]`.
-
-    The rotary width r is twice the number of frequencies; `factor` multiplies both cos and sin.
-    Pairs are (i, i + r/2), or (2i, 2i + 1) when `interleaved`. Sequences of more than `switch` tokens use
-    `long_inverse_frequencies` instead (LongRoPE, Ding et al. 2024), and `long_factor` where it is not the same.
-    """
-
-    inverse_frequencies: tuple[float, ...]
-    factor: float = 1.0
-    interleaved: bool = False
-    switch: int | None = None
-    long_inverse_frequencies: tuple[float, ...] = ()
-    long_factor: float | None = None
-
-
-@dataclass(frozen=True)
-class HeadNorm:
-    """Norm of queries and keys before their product.
-
-    `over`: "head" normalises each head's D channels with one shared weight `[D]`; "heads" likewise, with a weight of
-    its own for each head; "all" normalises the N*D (K*D) channels of a token together.
-    """
-
-    norm: Norm
-    over: Literal["head", "heads", "all"] = "head"
-    after_rope: bool = False
-
-
-@dataclass(frozen=True)
-class Latent:
-    """Multi-head latent attention (DeepSeek-V2): all heads' keys and values are made from one cached latent.
-
-    The latent is the one key/value head of `rank` channels, behind the rotating channels that all heads share.
-
-    Args:
-        rank: channels of the latent.
-        nope: channels of each head's queries and keys that do not rotate.
-        value: channels of each head's values.
-        query_rank: width of the bottleneck that queries are projected through, if there is one.
-        norm: of the latent and of the bottleneck.
-        bias: of the projections to latent and bottleneck, and of the output.
-    """
-
-    rank: int
-    nope: int
-    value: int
-    query_rank: int | None
-    norm: Norm
-    bias: bool = False
-
-
-@dataclass(frozen=True)
-class Attention:
-    """Grouped-query attention; `window` None sees everything, W sees the last W positions, the query's own included.
-
-    Args:
-        scale: multiplies the dot products; None is 1/sqrt(D).
-        softcap: s becomes cap * tanh(s / cap).
-        sinks: each head has a learned logit in the softmax's denominator that attends to nothing.
-        clip: bound on the absolute value of projected (and normed) queries, keys and values.
-        alibi: slope per query head; slope * key position is added to the logits (Press et al. 2022).
-        query_growth: (beta, period): queries are multiplied by 1 + beta * ln(1 + floor(position / period)).
-        latent: how queries, keys and values are made, where the one key/value head is a latent.
-        value_norm: norm of each value head.
-        values_are_keys: values are the projected keys, before norm and rope.
-        keys_of: the earlier layer whose keys and values are attended to, instead of own ones.
-    """
-
-    num_heads: int
-    kv_heads: int
-    head_dim: int
-    rope: Rope | None
-    window: int | None = None
-    qkv_bias: bool = False
-    output_bias: bool = False
-    scale: float | None = None
-    softcap: float | None = None
-    sinks: bool = False
-    clip: float | None = None
-    qk_norm: HeadNorm | None = None
-    alibi: tuple[float, ...] | None = None
-    query_growth: tuple[float, int] | None = None
-    latent: Latent | None = None
-    value_norm: Norm | None = None
-    values_are_keys: bool = False
-    keys_of: int | None = None
 
 
 @dataclass(frozen=True)
@@ -235,7 +138,7 @@ class AltUp:
 
 @dataclass(frozen=True)
 class Layer:
-    """One decoder layer; norms that are None do nothing.
+    """One decoder layer; norms that are None do nothing. In place of attention it may have a recurrence.
 
     sequential: x += post_attention(attention(pre_attention(x))); x += post_mlp(mlp(pre_mlp(x)))
     parallel:   x += attention(pre_attention(x)) + mlp(pre_mlp(x)), with pre_mlp None meaning the same normed x
@@ -245,7 +148,7 @@ class Layer:
     `output_scale`: a learned number multiplies the layer's output. `beside`: what is added to the MLP's output.
     """
 
-    attention: Attention
+    attention: Attention | Recurrent
     mlp: MLP | MoE
     pre_attention: Norm | None
     pre_mlp: Norm | None
@@ -256,6 +159,12 @@ class Layer:
     residual_from_norm: bool = False
     output_scale: bool = False
     beside: Beside | None = None
+
+    @property
+    def attends(self) -> Attention:
+        """The attention of a layer that is known to have one."""
+        assert isinstance(self.attention, Attention)
+        return self.attention
 
 
 @dataclass(frozen=True)
@@ -290,3 +199,15 @@ class Decoder:
     logit_softcap: float | None = None
     per_layer_inputs: PerLayerInputs | None = None
     altup: AltUp | None = None
+
+    @property
+    def caching(self) -> Mapping[int, Attention]:
+        """The layers with keys and values of their own."""
+        attentions = {i: layer.attention for i, layer in enumerate(self.layers)}
+        return {i: a for i, a in attentions.items() if isinstance(a, Attention) and a.keys_of is None}
+
+    @property
+    def recurrent(self) -> Mapping[int, Recurrent]:
+        """The layers with a recurrence, which keep a state of fixed size."""
+        attentions = {i: layer.attention for i, layer in enumerate(self.layers)}
+        return {i: a for i, a in attentions.items() if not isinstance(a, Attention)}

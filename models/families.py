@@ -67,6 +67,14 @@ FAMILIES: Mapping[str, str] = {
     "ernie4_5_moe": "ernie4_5_moe",
     "deepseek_v2": "deepseek",
     "deepseek_v3": "deepseek",
+    "granitemoehybrid": "granite_hybrid",
+    "lfm2": "lfm2",
+    "qwen3_next": "qwen_next",
+    "qwen3_5_text": "qwen_next",
+    "qwen3_5_moe_text": "qwen_next",
+    "dots1": "dots1",
+    "glm4_moe_lite": "deepseek",
+    "lfm2_moe": "lfm2",
     "gemma3n_text": "gemma3n",
     "gemma4_text": "gemma4",
 }
@@ -104,8 +112,7 @@ def _find_family(model_type: object) -> ModuleType:
 
 
 def _check_heads(decoder: Decoder) -> None:
-    for i, layer in enumerate(decoder.layers):
-        attention = layer.attention
+    for i, attention in decoder.caching.items():
         if attention.num_heads % attention.kv_heads:
             raise CheckpointError(
                 f"config.json: layer {i} has {attention.num_heads} query heads, not a multiple of its "

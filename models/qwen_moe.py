@@ -21,7 +21,7 @@ def describe(config: Config) -> Decoder:
     norm = skeleton.rms(config)
     attention = _attention(config, model_type, norm)
     layers = skeleton.layers(attention, skeleton.mlp(config), norm, _windows(config, model_type))
-    layers = skeleton.mixed(layers, _moe(config, model_type), _is_sparse(config))
+    layers = skeleton.mixed(layers, _moe(config, model_type), is_sparse(config))
     return skeleton.decoder(config, model_type, layers, norm, context=32768)
 
 
@@ -40,7 +40,8 @@ def _moe(config: Config, model_type: str) -> MoE:
     return MoE(router, expert, skeleton.mlp(config, size="shared_expert_intermediate_size"), shared_gate=True)
 
 
-def _is_sparse(config: Config) -> Callable[[int], bool]:
+def is_sparse(config: Config) -> Callable[[int], bool]:
+    """Which layers have experts: every `decoder_sparse_step`-th, but for `mlp_only_layers`."""
     step, dense = config.positive("decoder_sparse_step", 1), config.take("mlp_only_layers", list, [])
     return lambda layer: layer not in dense and (layer + 1) % step == 0
 

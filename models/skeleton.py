@@ -84,6 +84,18 @@ def windows(config: Config, rule: Callable[[int], bool], window: int | None) -> 
     return [kinds[kind] for kind in stated]
 
 
+def layer_kinds(config: Config, accepted: Sequence[str], default: Sequence[str]) -> list[str]:
+    """`layer_types`, one of the accepted for each layer; `default` where the config has none."""
+    kinds: list[str] = config.take("layer_types", list, list(default))
+    count = config.positive("num_hidden_layers")
+    if len(kinds) != count or any(kind not in accepted for kind in kinds):
+        raise CheckpointError(
+            f"{config.where}: layer_types must name one of {', '.join(accepted)} for each of {count} layers, "
+            f"got {kinds!r}."
+        )
+    return kinds
+
+
 def layers(
     attention: Attention, mlp: MLP | MoE, norm: Norm, windows: Sequence[int | None], **changes: Any
 ) -> tuple[Layer, ...]:
@@ -109,16 +121,16 @@ def router(config: Config, experts: str = "num_experts", top_k: str = "num_exper
         raise CheckpointError(f"{config.where}: {error}; see {experts} and {top_k}.") from error
 
 
-def corrected_moe(config: Config, scale: float = 1.0, groups: int = 1) -> MoE:
+def corrected_moe(config: Config, scale: float = 1.0, groups: int = 1, shared: int = 1, normalize: bool = True) -> MoE:
     """DeepSeek-V3's mixture: sigmoids, corrected for the choice, within the best groups; shared experts as one."""
     require(config, {"scoring_func": "sigmoid", "topk_method": "noaux_tc", "moe_layer_freq": 1})
     moe = router(
         config, "n_routed_experts", scores="sigmoid", correction=True, group_score="top2",
-        normalize=config.take("norm_topk_prob", bool, True),
+        normalize=config.take("norm_topk_prob", bool, normalize),
         scale=config.take("routed_scaling_factor", float, scale),
         groups=(config.positive("n_group", groups), config.positive("topk_group", max(groups // 2, 1))),
     )  # fmt: skip
-    return MoE(moe, mlp(config, size="moe_intermediate_size"), shared_experts(config))
+    return MoE(moe, mlp(config, size="moe_intermediate_size"), shared_experts(config, shared))
 
 
 def shared_experts(config: Config, default: int = 1) -> MLP | None:

@@ -22,7 +22,7 @@ def describe(config: Config) -> Decoder:
     window = config.positive("sliding_window", None) if sliding else None
     windows = skeleton.windows(config, lambda i: sliding and not roped[i], window)
     layers = [
-        replace(layer, attention=layer.attention if has else replace(layer.attention, rope=None))
+        replace(layer, attention=replace(layer.attends, rope=layer.attends.rope if has else None))
         for layer, has in zip(skeleton.layers(attention, mlp, norm, windows), roped, strict=True)
     ]
     return skeleton.decoder(config, "smollm3", layers, norm, tied=True, context=32768)

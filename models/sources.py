@@ -23,12 +23,14 @@ class Source:
         stored: "out_in" as torch's Linear, "in_out" as GPT-2's Conv1D, or "row" for a vector in a matrix of one row.
         order: row j of the stack, such as packed `[q | k | v]`, is row `order(layer)[j]` as stored.
         each_head: the one name has a `{head}`; those of all heads are the rows of a matrix.
+        otherwise: names to take instead, in files that have these.
     """
 
     tensors: tuple[str, ...]
     stored: str = "out_in"
     order: Callable[[Layer], Index] | None = None
     each_head: bool = False
+    otherwise: tuple[str, ...] = ()
 
 
 Table = Mapping[str, Source]
@@ -108,6 +110,16 @@ _MODULES = {
     "input_gate": LAYER + "per_layer_input.gate",
     "input_projection": LAYER + "per_layer_input.projection",
     "input_norm": LAYER + "per_layer_input.norm",
+    "conv_in": LAYER + "short_conv.in_proj",
+    "conv": LAYER + "short_conv.conv",
+    "conv_out": LAYER + "short_conv.out_proj",
+    "delta_in": LAYER + "linear_attn.in_proj",
+    "delta_conv": LAYER + "linear_attn.conv",
+    "delta_norm": LAYER + "linear_attn.norm",
+    "delta_out": LAYER + "linear_attn.out_proj",
+    "mamba_in": LAYER + "mamba.in_proj",
+    "mamba_conv": LAYER + "mamba.conv",
+    "mamba_out": LAYER + "mamba.out_proj",
     "beside_pre_norm": LAYER + "beside.pre_norm",
     "beside_post_norm": LAYER + "beside.post_norm",
     "beside_mlp_norm": LAYER + "beside.mlp_norm",
@@ -130,6 +142,8 @@ SHORT["sinks"] = LAYER + "self_attn.sinks"
 SHORT["k_up"], SHORT["v_up"] = LAYER + "self_attn.k_up", LAYER + "self_attn.v_up"
 SHORT["altup_scale"] = LAYER + "altup.correct_output_scale"
 SHORT["beside_expert_scale"] = LAYER + "beside.moe.gate.expert_scale"
+SHORT |= {f"delta_{part}": f"{LAYER}linear_attn.{part}" for part in ("dt_bias", "a_log")}
+SHORT |= {f"mamba_{part}": f"{LAYER}mamba.{part}" for part in ("dt_bias", "a_log", "d", "norm_weight")}
 SHORT["layer_scalar"] = LAYER + "layer_scalar"
 SHORT["correction"] = LAYER + "mlp.gate.correction"
 
@@ -152,14 +166,14 @@ SKELETON: Table = {
 
 def per_head_qkv(layer: Layer) -> Index:
     """Stored `[head][q, k, v][D]` (GPT-NeoX, BLOOM, Falcon-RW)."""
-    attention = layer.attention
+    attention = layer.attends
     rows = np.arange(3 * attention.num_heads * attention.head_dim).reshape(attention.num_heads, 3, attention.head_dim)
     return np.concatenate([rows[:, part].reshape(-1) for part in range(3)])
 
 
 def per_group_qkv(layer: Layer) -> Index:
     """Stored per key/value head: its query heads, then k, then v (Falcon's new architecture)."""
-    attention = layer.attention
+    attention = layer.attends
     group = attention.num_heads // attention.kv_heads
     flat = np.arange(attention.kv_heads * (group + 2) * attention.head_dim)
     rows = flat.reshape(attention.kv_heads, group + 2, attention.head_dim)
@@ -168,6 +182,6 @@ def per_group_qkv(layer: Layer) -> Index:
 
 def codegen_qkv(layer: Layer) -> Index:
     """Stored as 4 blocks of q, v, k (CodeGen's tensor-parallel layout)."""
-    attention = layer.attention
+    attention = layer.attends
     rows = np.arange(3 * attention.num_heads * attention.head_dim).reshape(4, 3, -1)
     return np.concatenate([rows[:, 0].reshape(-1), rows[:, 2].reshape(-1), rows[:, 1].reshape(-1)])

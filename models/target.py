@@ -1,4 +1,4 @@
-"""What a graph is emitted for: an execution provider and its activation type."""
+"""What a graph is emitted for: an execution provider, its activation type, and the oldest ONNX Runtime to run it."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -6,10 +6,14 @@ from typing import Literal
 
 @dataclass(frozen=True)
 class Target:
-    """CPU graphs compute in float32; CUDA graphs in float16 or bfloat16, as its attention kernel has no float32."""
+    """CPU graphs compute in float32; CUDA graphs in float16 or bfloat16, as its attention kernel has no float32.
+
+    From ONNX Runtime 1.32 on, attention takes chunks of several sequences at once: prefill then has query_seqlens.
+    """
 
     provider: Literal["cpu", "cuda"] = "cpu"
     dtype: Literal["float32", "float16", "bfloat16"] = "float32"
+    onnxruntime: Literal["1.31", "1.32"] = "1.31"
 
     def __post_init__(self) -> None:
         accepted = {"cpu": ("float32", "float16"), "cuda": ("float16", "bfloat16")}[self.provider]

@@ -8,7 +8,7 @@ import numpy as np
 
 from .binding import Binding, FloatArray, IntArray
 from .bundle import Bundle
-from .errors import ExecutionError
+from .errors import BundleError, ExecutionError
 from .kv_cache import Array, CacheTensor, GrowingRows, PagedRows, Rows, pages_supported
 from .manifest import Graph, Manifest
 from .ports import cache_pairs
@@ -41,6 +41,7 @@ class OnnxExecutor:
         two_sessions: bool = False,
     ) -> None:
         manifest = bundle.manifest
+        _refuse_states(bundle)
         self.rows = rows
         self.vocab_size = manifest.architecture.vocab_size
         self.bytes_per_token = manifest.kv_cache.bytes_per_token
@@ -272,6 +273,15 @@ def _allocate(tensors: list[CacheTensor], rows: int, capacity: int, provider: Pr
 
         return CudaRows(tensors, rows, capacity)
     return PagedRows(tensors, rows, capacity) if pages_supported() else GrowingRows(tensors, rows, capacity)
+
+
+def _refuse_states(bundle: Bundle) -> None:
+    if any(port.role == "past_state" for port in bundle.manifest.graphs.prefill.inputs):
+        kind = bundle.manifest.architecture.model_type
+        raise BundleError(
+            f"{bundle.folder} keeps states beside its KV cache: {kind} has layers that do not attend. "
+            f"This engine does not carry them yet; FORMAT.md says how to run the graphs without it."
+        )
 
 
 def _logits_type(graph: Graph) -> np.dtype[Any]:

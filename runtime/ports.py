@@ -7,8 +7,8 @@ from typing import Literal
 
 Phase = Literal["prefill", "decode"]
 Role = Literal[
-    "input_ids", "seqlens_k", "total_sequence_length", "logits_index", "past_key", "past_value",
-    "logits", "present_key", "present_value",
+    "input_ids", "seqlens_k", "total_sequence_length", "logits_index", "query_seqlens", "past_key", "past_value",
+    "logits", "present_key", "present_value", "past_state", "present_state",
 ]  # fmt: skip
 DType = Literal["float32", "float16", "bfloat16", "int64", "int32", "int8", "uint8"]
 DTYPE_BITS: dict[str, int] = {
@@ -20,6 +20,7 @@ INPUT_ROLES: dict[Phase, tuple[Role, ...]] = {
     "prefill": ("input_ids", "seqlens_k", "total_sequence_length", "logits_index"),
     "decode": ("input_ids", "seqlens_k", "total_sequence_length"),
 }
+OPTIONAL_INPUTS: dict[Phase, tuple[Role, ...]] = {"prefill": ("query_seqlens",), "decode": ()}
 CACHE_ROLES: tuple[tuple[Role, Role], ...] = (("past_key", "present_key"), ("past_value", "present_value"))
 
 
@@ -73,8 +74,10 @@ def check_ports(
     Raises:
         ValueError: names the graph, the port and what it should be.
     """
-    expected_inputs = {**_plain_inputs(phase), **_cache_ports("past", cache, cache_dtype)}
+    states = _state_ports(f"graphs.{phase}.inputs", inputs)
+    expected_inputs = {**_plain_inputs(phase, inputs), **_cache_ports("past", cache, cache_dtype), "past_state": states}
     expected_outputs = {
+        "present_state": states,
         "logits": [Expected(FLOATS, ("selected" if phase == "prefill" else "batch", vocab_size))],
         **_cache_ports("present", cache, cache_dtype),
     }
@@ -82,20 +85,32 @@ def check_ports(
     _check_side(f"graphs.{phase}.outputs", outputs, expected_outputs)
 
 
-def _plain_inputs(phase: Phase) -> dict[str, list[Expected]]:
+def _plain_inputs(phase: Phase, inputs: Sequence[Port]) -> dict[str, list[Expected]]:
     sequence: int | str = "sequence" if phase == "prefill" else 1
     plain = {
         "input_ids": Expected(("int64",), ("batch", sequence)),
         "seqlens_k": Expected(("int32",), ("batch",)),
         "total_sequence_length": Expected(("int32",), ()),
         "logits_index": Expected(("int64",), ("selected", 2)),
+        "query_seqlens": Expected(("int32",), ("batch",)),
     }
-    return {role: [plain[role]] for role in INPUT_ROLES[phase]}
+    given = {port.role for port in inputs}
+    optional = (role for role in OPTIONAL_INPUTS[phase] if role in given)
+    return {role: [plain[role]] for role in (*INPUT_ROLES[phase], *optional)}
 
 
 def _cache_ports(prefix: str, cache: Sequence[tuple[int, int]], dtype: DType) -> dict[str, list[Expected]]:
     rows = [Expected((dtype,), ("batch", kv_heads, "capacity", head_dim)) for kv_heads, head_dim in cache]
     return {f"{prefix}_key": rows, f"{prefix}_value": rows}
+
+
+def _state_ports(where: str, inputs: Sequence[Port]) -> list[Expected]:
+    """What each present state must be: like the past state in its place, of a fixed size per sequence."""
+    states = [port for port in inputs if port.role == "past_state"]
+    for port in states:
+        if len(port.shape) < 2 or any(isinstance(size, str) for size in port.shape[1:]):
+            raise ValueError(f"{where}: the state {port.name} must have fixed sizes behind its batch")
+    return [Expected(("float32",), ("batch", *port.shape[1:])) for port in states]
 
 
 def _check_side(where: str, ports: Sequence[Port], expected: dict[str, list[Expected]]) -> None:

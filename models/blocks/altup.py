@@ -148,7 +148,7 @@ class AltUpLayer(Module):
         self.about, self.number, self.target = decoder.altup, number, target
         self.altup = AltUp(decoder.altup, layer.pre_attention, hidden, target)
         self.laurel = Laurel(decoder.altup.laurel_rank, layer.pre_attention, hidden, target)
-        self.self_attn = Attention(layer.attention, hidden, target)
+        self.self_attn = Attention(layer.attends, hidden, target)
         self.mlp = MLP(layer.mlp, hidden, target)
         self.input_layernorm = Norm(layer.pre_attention, shape, target)
         self.attention_output_layernorm = Norm(layer.post_attention, shape, target)

@@ -42,9 +42,9 @@ class Attention(Module):
         """Packed `[q | k | v]`, or what a layer has of them."""
         about, layout = self.about, self.layout
         keys = about.kv_heads * layout.width
-        if layout.padded and (about.keys_of is not None or about.values_are_keys):
+        if layout.padded and (about.keys_of is not None or about.values_are_keys or about.output_gate):
             raise UnsupportedError(
-                f"shared keys and values need a head_dim that is a multiple of 16, not {about.head_dim}."
+                f"shared keys, and gates on the output, need a head_dim that is a multiple of 16, not {about.head_dim}."
             )
         if about.keys_of is not None:
             self.q_proj = Linear(hidden_size, inner, about.qkv_bias, self.target)
@@ -52,20 +52,23 @@ class Attention(Module):
             self.qk_proj = Linear(hidden_size, inner + keys, about.qkv_bias, self.target)
         else:
             rows = qkv_rows(about, layout) if layout.padded else None
-            self.qkv_proj = Linear(hidden_size, inner + 2 * keys, about.qkv_bias, self.target, out_index=rows)
+            gate = inner if about.output_gate else 0
+            self.qkv_proj = Linear(hidden_size, inner + 2 * keys + gate, about.qkv_bias, self.target, out_index=rows)
 
     def forward(self, op: Any, x: Any, step: Step, past: tuple[Any, Any]) -> tuple[Any, tuple[Any, Any]]:
         """Emit projection, attention with fused rope, and output projection; returns the output and the present."""
-        heads = self._borrowing(op, x) if self.about.keys_of is not None else self._heads(op, x, step)
+        heads, gate = (self._borrowing(op, x), None) if self.about.keys_of is not None else self._heads(op, x, step)
         attended, present = attend(op, self.about, step, heads, past, self.sinks if self.about.sinks else None)
+        if gate is not None:
+            attended = op.Mul(attended, op.Sigmoid(gate, _name="gate"), _name="gated")
         return self.o_proj(op, attended), present
 
-    def _heads(self, op: Any, x: Any, step: Step) -> Heads:
-        """Queries, keys and values apart where something happens to them first; else all in the first."""
+    def _heads(self, op: Any, x: Any, step: Step) -> tuple[Heads, Any]:
+        """Queries, keys and values apart where something happens to them first, else all in the first; and the gate."""
         about = self.about
-        if about.qk_norm is None and about.query_growth is None and not about.values_are_keys:
-            return self._clip(op, self.qkv_proj(op, x), "clip"), None, None
-        query, key, value = self._split(op, x)
+        if about.qk_norm is None and about.query_growth is None and not (about.values_are_keys or about.output_gate):
+            return (self._clip(op, self.qkv_proj(op, x), "clip"), None, None), None
+        query, key, value, gate = self._split(op, x)
         if about.query_growth is not None:
             query = op.Mul(query, step.growth[about.query_growth], _name="query_growth")
         if about.qk_norm is not None and about.qk_norm.after_rope:
@@ -74,19 +77,23 @@ class Attention(Module):
             query, key = self.q_norm(op, query), self.k_norm(op, key)
         if about.value_norm is not None:
             value = self.v_norm(op, value)
-        return self._clip(op, query, "q_clip"), self._clip(op, key, "k_clip"), self._clip(op, value, "v_clip")
+        clipped = (self._clip(op, part, f"{name}_clip") for part, name in ((query, "q"), (key, "k"), (value, "v")))
+        query, key, value = clipped
+        return (query, key, value), gate
 
-    def _split(self, op: Any, x: Any) -> Heads:
+    def _split(self, op: Any, x: Any) -> tuple[Any, Any, Any, Any]:
+        """Queries, keys, values, and the output's gate or None."""
         about, width = self.about, self.layout.width
         sizes = [about.num_heads * width, about.kv_heads * width, about.kv_heads * width]
         if about.values_are_keys:
             packed, sizes = self.qk_proj(op, x), sizes[:2]
             query, key = op.Split(packed, op.Constant(value_ints=sizes), axis=-1, _outputs=2, _name="split")
-            return query, key, key
-        query, key, value = op.Split(
-            self.qkv_proj(op, x), op.Constant(value_ints=sizes), axis=-1, _outputs=3, _name="split"
-        )
-        return query, key, value
+            return query, key, key, None
+        if about.output_gate:
+            sizes.append(sizes[0])
+        packed, widths = self.qkv_proj(op, x), op.Constant(value_ints=sizes)
+        query, key, value, *gate = op.Split(packed, widths, axis=-1, _outputs=len(sizes), _name="split")
+        return query, key, value, gate[0] if gate else None
 
     def _borrowing(self, op: Any, x: Any) -> Heads:
         """Queries alone: no keys and values are added to those of the other layer."""

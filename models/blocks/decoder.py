@@ -4,6 +4,7 @@ from typing import Any
 
 from onnxscript.nn import Module, ModuleList
 
+from ..description import Attention
 from ..description import Decoder as Description
 from ..target import Target
 from .altup import AltUpLayer, Gather, Spread
@@ -63,8 +64,8 @@ class Model(Module):
         if decoder.final_norm:
             self.norm = ResidualNorm(decoder.final_norm, (hidden,), target)
 
-    def forward(self, op: Any, ids: Any, lengths: tuple[Any, Any], pasts: list[Any]) -> tuple[Any, list[Any]]:
-        """Emit the body; `lengths` are seqlens_k and total_sequence_length. Returns hidden states and presents.
+    def forward(self, op: Any, ids: Any, lengths: tuple[Any, Any, Any], pasts: list[Any]) -> tuple[Any, list[Any]]:
+        """Emit the body; `lengths` are the first three values of a Step. Returns hidden states and presents.
 
         Both `pasts` and presents are those of all layers; a layer without a cache has no past, and sees a present.
         """
@@ -75,7 +76,7 @@ class Model(Module):
             step.layer_inputs.extend(self.per_layer_inputs(op, ids, branch))
         branch = self.spread(op, branch) if self.decoder.altup else branch
         for layer, about, past in zip(self.layers, self.decoder.layers, pasts, strict=True):
-            source = about.attention.keys_of
+            source = about.attention.keys_of if isinstance(about.attention, Attention) else None
             seen = past if source is None else presents[source]
             branch, residual, present = layer(op, branch, residual, step, seen)
             presents.append(present)
@@ -111,7 +112,7 @@ class CausalLM(Module):
         self.lm_head = Head(decoder, width, tied, target)
 
     def forward(
-        self, op: Any, ids: Any, lengths: tuple[Any, Any], index: Any, pasts: list[Any]
+        self, op: Any, ids: Any, lengths: tuple[Any, Any, Any], index: Any, pasts: list[Any]
     ) -> tuple[Any, list[Any]]:
         """Emit everything; `index` int64 `[selected, 2]` picks (row, position) in prefill; None: decode's only one."""
         hidden, presents = self.model(op, ids, lengths, pasts)

@@ -32,12 +32,12 @@ def _fused_rope(about: Attention) -> bool:
 
 
 def _optional(about: Attention, step: Step, sinks: Any) -> list[Any]:
-    """cos, sin, position_ids, attention_bias, head_sink; trailing absent ones are dropped."""
+    """cos, sin, position_ids, attention_bias, head_sink, four unused ones, query_seqlens; no absent ones at the end."""
     rope = head_layout(about).rope
     cos, sin = step.rope_tables[rope] if rope is not None and _fused_rope(about) else (None, None)
     positions = step.rope_rows[rope] if rope is not None and rope.switch is not None else None
     bias = step.alibi[about.alibi] if about.alibi is not None else None
-    inputs = [cos, sin, positions, bias, sinks]
+    inputs = [cos, sin, positions, bias, sinks, None, None, None, None, step.query_seqlens]
     while inputs and inputs[-1] is None:
         inputs.pop()
     return inputs

@@ -1,5 +1,6 @@
 """One decoder layer in each of the topologies of `description.Layer`."""
 
+from collections.abc import Callable
 from typing import Any
 
 from onnxscript.nn import Module
@@ -8,13 +9,28 @@ from .. import description
 from ..target import Target
 from .attention import Attention
 from .beside import Beside
+from .delta_net import DeltaNet
 from .latent_attention import LatentAttention
+from .mamba import Mamba
 from .mlp import MLP
 from .moe import MoE
 from .norm import Norm, ResidualNorm
 from .parameter import parameter
 from .per_layer_inputs import LayerInput
+from .short_conv import ShortConv
 from .step import Step
+
+
+def _mixer(about: description.Attention | description.Recurrent) -> tuple[str, Callable[..., Module]]:
+    """What mixes positions, and the name that its weights go by."""
+    if isinstance(about, description.Attention):
+        return "self_attn", Attention if about.latent is None else LatentAttention
+    kinds: dict[type, tuple[str, Callable[..., Module]]] = {
+        description.ShortConv: ("short_conv", ShortConv),
+        description.DeltaNet: ("linear_attn", DeltaNet),
+        description.Mamba: ("mamba", Mamba),
+    }
+    return kinds[type(about)]
 
 
 class Layer(Module):
@@ -25,8 +41,9 @@ class Layer(Module):
         self.about = about = decoder.layers[number]
         self.number, hidden_size = number, decoder.hidden_size
         shape = (hidden_size,)
-        attention = Attention if about.attention.latent is None else LatentAttention
-        self.self_attn = attention(about.attention, hidden_size, target, about.residual_scale)
+        name, kind = _mixer(about.attention)
+        self._mix = kind(about.attention, hidden_size, target, about.residual_scale)
+        self._mix._set_name(name)
         if isinstance(about.mlp, description.MoE):
             self.mlp: Module = MoE(about.mlp, hidden_size, target, about.residual_scale)
         else:
@@ -62,7 +79,7 @@ class Layer(Module):
 
     def _sequential(self, op: Any, branch: Any, residual: Any, step: Step, past: Any) -> tuple[Any, Any, Any]:
         normed, residual = self._add_norm(op, "input_layernorm", branch, residual)
-        attended, present = self.self_attn(op, normed, step, past)
+        attended, present = self._mix(op, normed, step, past)
         attended = self._norm(op, "attention_output_layernorm", attended)
         normed, residual = self._add_norm(op, "post_attention_layernorm", attended, residual)
         output = self.mlp(op, normed)
@@ -72,13 +89,13 @@ class Layer(Module):
 
     def _parallel(self, op: Any, branch: Any, residual: Any, step: Step, past: Any) -> tuple[Any, Any, Any]:
         normed, residual = self._add_norm(op, "input_layernorm", branch, residual)
-        attended, present = self.self_attn(op, normed, step, past)
+        attended, present = self._mix(op, normed, step, past)
         other = self.post_attention_layernorm(op, residual) if self.about.pre_mlp else normed
         return op.Add(attended, self.mlp(op, other), _name="branches"), residual, present
 
     def _post_norm(self, op: Any, branch: Any, residual: Any, step: Step, past: Any) -> tuple[Any, Any, Any]:
         assert residual is None
-        attended, present = self.self_attn(op, branch, step, past)
+        attended, present = self._mix(op, branch, step, past)
         normed, _ = self.input_layernorm(op, attended, branch)
         output, _ = self.post_attention_layernorm(op, self.mlp(op, normed), normed)
         return output, None, present

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from onnxscript.nn import Module
 
-from ..description import Decoder, Rope
+from ..description import Attention, Decoder, Rope
 from ..heads import head_layout
 from ..target import Target
 from .parameter import constant
@@ -25,6 +25,7 @@ class Step:
     Args:
         seqlens_k: int32 [batch], tokens in the cache after the step, minus one.
         total_sequence_length: int32 scalar, the largest of seqlens_k + 1.
+        query_seqlens: int32 [batch], how many ids of each row are no padding; None where the graph has no such input.
         positions: int64 [batch, sequence], or None where nobody needs them.
         rope_tables: cos and sin [rows, r/2] of each rope.
         rope_rows: int64 [batch, sequence], rows of the tables of ropes that switch; others count by themselves.
@@ -35,6 +36,7 @@ class Step:
 
     seqlens_k: Any
     total_sequence_length: Any
+    query_seqlens: Any
     positions: Any
     rope_tables: dict[Rope, tuple[Any, Any]]
     rope_rows: dict[Rope, Any]
@@ -44,12 +46,12 @@ class Step:
 
 
 class SharedInputs(Module):
-    """Emits a Step from ids `[batch, sequence]` and the two lengths."""
+    """Emits a Step from ids `[batch, sequence]` and the lengths."""
 
     def __init__(self, decoder: Decoder, target: Target) -> None:
         super().__init__()
         self.decoder, self.target = decoder, target
-        attentions = [layer.attention for layer in decoder.layers]
+        attentions = [layer.attention for layer in decoder.layers if isinstance(layer.attention, Attention)]
         self.ropes = [rope for rope in dict.fromkeys(head_layout(a).rope for a in attentions) if rope]
         self.alibis = [alibi for alibi in dict.fromkeys(a.alibi for a in attentions) if alibi]
         self.growths = [growth for growth in dict.fromkeys(a.query_growth for a in attentions) if growth]
@@ -60,12 +62,13 @@ class SharedInputs(Module):
             self._add_frequencies(rope, number)
         self._slopes = {alibi: self._add_slopes(alibi, i) for i, alibi in enumerate(self.alibis)}
 
-    def forward(self, op: Any, ids: Any, seqlens_k: Any, total_sequence_length: Any) -> Step:
+    def forward(self, op: Any, ids: Any, seqlens_k: Any, total_sequence_length: Any, query_seqlens: Any) -> Step:
         """Emit what the layers need, and nothing else."""
-        positions = self._positions(op, ids, seqlens_k) if self.counts else None
+        positions = self._positions(op, ids, seqlens_k, query_seqlens) if self.counts else None
         return Step(
             seqlens_k,
             total_sequence_length,
+            query_seqlens,
             positions,
             {rope: self._rope_tables(op, rope, number) for number, rope in enumerate(self.ropes)},
             {rope: self._rope_rows(op, rope, positions, seqlens_k) for rope in self.switching},
@@ -73,15 +76,16 @@ class SharedInputs(Module):
             {growth: self._query_growth(op, positions, *growth) for growth in self.growths},
         )
 
-    def _positions(self, op: Any, ids: Any, seqlens_k: Any) -> Any:
-        """max(seqlens_k + 1 - sequence, 0) + column.
+    def _positions(self, op: Any, ids: Any, seqlens_k: Any, query_seqlens: Any) -> Any:
+        """seqlens_k + 1 - query_seqlens + column; without query_seqlens, max(seqlens_k + 1 - sequence, 0) + column.
 
         The maximum serves right-padded first prompts, whose rows are shorter than the batch is wide.
         """
         width = op.Shape(ids, start=1, end=2, _name="width")
         ends = op.Cast(seqlens_k, to=_INT64, _name="last")
         lengths = op.Add(ends, op.Constant(value_ints=[1]), _name="lengths")
-        first = op.Max(op.Sub(lengths, width, _name="past"), op.Constant(value_ints=[0]), _name="first")
+        new = width if query_seqlens is None else op.Cast(query_seqlens, to=_INT64, _name="new")
+        first = op.Max(op.Sub(lengths, new, _name="past"), op.Constant(value_ints=[0]), _name="first")
         columns = op.Range(0, op.Squeeze(width, [0], _name="sequence"), 1, _name="columns")
         return op.Add(op.Unsqueeze(first, [1], _name="first_column"), columns, _name="positions")
 

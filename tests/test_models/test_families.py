@@ -1,12 +1,15 @@
 # ruff: noqa: E501  # one case a line reads as the table it is
 """Every family, with each of its features on, agrees with transformers: prefill, decode, windows, scaled ropes."""
 
+import json
+import shutil
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from safetensors.numpy import load_file, save_file
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from transformers import AutoConfig, AutoModelForCausalLM
@@ -15,6 +18,8 @@ from exporter.checkpoint import open_checkpoint
 from exporter.reference import reference_logits
 from models.families import FAMILIES
 from models.families import describe as describe_decoder
+from runtime import LLM
+from runtime.errors import BundleError
 
 BASE: dict[str, Any] = {
     "vocab_size": 131,
@@ -41,9 +46,13 @@ GEMMA4 = {"head_dim": 32, "global_head_dim": 64, "num_hidden_layers": 4, "layer_
           "num_kv_shared_layers": 2, "sliding_window": 8, "vocab_size_per_layer_input": 131,
           "hidden_size_per_layer_input": 8, "use_double_wide_mlp": True, "final_logit_softcapping": 5.0,
           "attention_k_eq_v": True, "num_global_key_value_heads": 1}  # fmt: skip
+DELTA = {"head_dim": 32, "num_hidden_layers": 4, "linear_num_key_heads": 2, "linear_num_value_heads": 4,
+         "linear_key_head_dim": 16, "linear_value_head_dim": 16}  # fmt: skip
+MAMBA = {"layer_types": ["linear_attention", "full_attention"], "mamba_n_heads": 8, "mamba_d_state": 16,
+         "mamba_n_groups": 2, "mamba_chunk_size": 8}  # fmt: skip
 GRANITE = {"embedding_multiplier": 12.0, "logits_scaling": 8.0, "residual_multiplier": 0.22,
            "attention_multiplier": 0.0156}  # fmt: skip
-LEARNED_BUFFERS = ("e_score_correction_bias", "layer_scalar")
+LEARNED_BUFFERS = ("e_score_correction_bias", "layer_scalar", "expert_bias")
 
 
 @dataclass(frozen=True)
@@ -159,6 +168,21 @@ CASES = [
          name="experts"),
     Case("gemma4_text", GEMMA4 | {"attention_k_eq_v": False, "num_kv_shared_layers": 0, "hidden_size_per_layer_input": 0},
          name="alone"),
+    Case("lfm2", {"num_hidden_layers": 3, "layer_types": ["conv", "full_attention", "conv"], "block_auto_adjust_ff_dim": True,
+                  "block_multiple_of": 16, "conv_bias": True}),
+    Case("qwen3_next", EXPERTS | DELTA | {"shared_expert_intermediate_size": 32, "rope_parameters": {
+        "rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 0.5}}),
+    Case("qwen3_5_text", DELTA | {"rope_parameters": {"rope_type": "default", "rope_theta": 1e4,
+         "partial_rotary_factor": 0.5, "mrope_section": [3, 3, 2], "mrope_interleaved": True}}),
+    Case("lfm2_moe", EXPERTS | {"num_hidden_layers": 3, "layer_types": ["conv", "full_attention", "conv"], "num_dense_layers": 1,
+                                "routed_scaling_factor": 1.5}),
+    Case("qwen3_5_moe_text", EXPERTS | DELTA | {"shared_expert_intermediate_size": 32, "rope_parameters": {
+        "rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 0.5}}),
+    Case("dots1", ROUTED | {"head_dim": 32, "n_shared_experts": 2, "sliding_window": 8, "max_window_layers": 1}),
+    Case("glm4_moe_lite", ROUTED | LATENT | {"num_key_value_heads": 4, "v_head_dim": 32}, drop=("first_k_dense_replace",)),
+    Case("granitemoehybrid", MOE | GRANITE | MAMBA | {"shared_intermediate_size": 48}),
+    Case("granitemoehybrid", GRANITE | MAMBA | {"num_local_experts": 0, "shared_intermediate_size": 48,
+         "position_embedding_type": "rope"}, name="dense"),
     Case("minimax_m2", MOE | {"head_dim": 32, "rotary_dim": 16}),
 ]  # fmt: skip
 
@@ -201,6 +225,42 @@ def test_reference_holds_all_weights(model_type, tmp_path):
     with torch.inference_mode():
         theirs = model(input_ids=torch.tensor([ids]), use_cache=False).logits[0].numpy()
     np.testing.assert_allclose(reference_logits(open_checkpoint(tmp_path), ids), theirs, atol=1e-5)
+
+
+@pytest.mark.parametrize("model_type", ["lfm2", "qwen3_next", "qwen3_5_text", "granitemoehybrid"])
+def test_states_carry_a_prompt_over_chunks(model_type, pair, tmp_path):
+    save_random(next(case for case in CASES if case.model_type == model_type), tmp_path)
+    both = pair(tmp_path)
+    ids = both.ids(24)
+    both.runner.prefill(ids[:1])  # shorter than the convolution
+    both.runner.prefill(ids[1:10])
+    np.testing.assert_allclose(both.runner.prefill(ids[10:]), both.ours(ids, 24)[0], atol=1e-5)
+    states = [port for port in both.manifest.graphs.decode.inputs if port.role == "past_state"]
+    assert states
+    with pytest.raises(BundleError, match="keeps states beside its KV cache"):
+        LLM(both.runner.folder)
+
+
+@pytest.mark.parametrize("model_type", ["gemma3n_text", "gemma4_text", "qwen3_5_text"])
+def test_text_model_of_a_multimodal_checkpoint(model_type, pair, tmp_path):
+    plain, nested = tmp_path / "plain", tmp_path / "nested"
+    plain.mkdir()
+    save_random(next(case for case in CASES if case.model_type == model_type), plain)
+    nest(plain, nested)
+    ids = np.arange(20)
+    np.testing.assert_array_equal(pair(nested).ours(ids, 17), pair(plain).ours(ids, 17))
+
+
+def nest(plain, folder):
+    """The checkpoint as the text model of one that sees: a prefix, another model's tensors, prediction heads."""
+    shutil.copytree(plain, folder)
+    text = json.loads((plain / "config.json").read_text())
+    outer = {"model_type": text["model_type"].removesuffix("_text"), "text_config": text, "vision_config": {"depth": 2}}
+    (folder / "config.json").write_text(json.dumps(outer))
+    tensors = load_file(plain / "model.safetensors")
+    renamed = {name.replace("model.", "model.language_model.", 1): tensor for name, tensor in tensors.items()}
+    others = {"model.visual.patch.weight": np.ones((2, 2), np.float32), "mtp.fc.weight": np.ones((2, 2), np.float32)}
+    save_file(renamed | others, folder / "model.safetensors")
 
 
 def test_every_family_has_a_case():
