@@ -33,6 +33,8 @@ _ERROR = {
 }
 _ERRORS = {
     "400": "The request is wrong; the message says how.",
+    "401": "An API key is needed.",
+    "403": "The page's origin is not allowed.",
     "404": "No such model.",
     "408": "It took too long.",
     "413": "The body is too large.",

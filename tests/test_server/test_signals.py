@@ -12,7 +12,7 @@ import httpx
 import pytest
 
 COMMAND = [sys.executable, "-c", "from runtime.cli import main; main()", "serve"]
-LONG = {"messages": [{"role": "user", "content": "a secret"}], "max_tokens": 1900, "ignore_eos": True, "stream": True}
+LONG = {"messages": [{"role": "user", "content": "a secret"}], "max_tokens": 1200, "ignore_eos": True, "stream": True}
 
 
 @contextmanager
@@ -53,7 +53,7 @@ def test_a_signal_lets_requests_finish_and_takes_no_new_ones(chat_bundle, tmp_pa
     assert '"finish_reason":"length"' in rest[-4]
     assert (refused.status_code, refused.json()["error"]["code"]) == (503, "shutting_down")
     entries = [json.loads(line) for line in log.read_text().splitlines()]
-    assert {entry.get("generated_tokens") for entry in entries} >= {1900, 0}
+    assert {entry.get("generated_tokens") for entry in entries} >= {1200, 0}
     assert "secret" not in log.read_text()
 
 
