@@ -3,6 +3,7 @@
 import asyncio
 import threading
 import time
+from statistics import median
 
 import httpx
 import pytest
@@ -75,11 +76,12 @@ def test_every_answer_is_whole_or_a_429_that_says_when_to_return(loaded):
     assert all(answer["usage"]["completion_tokens"] == 4 + number % 17 for number, answer in good)
 
 
-def test_a_refusal_is_quick_and_health_too(loaded):
+def test_a_refusal_and_health_are_quicker_than_an_answer(loaded):
+    """Clients and server share one interpreter here, so seconds mean little: see tests/bench/serve_load.py."""
     *_, seen, waits = loaded
-    refusals = sorted(seconds for status, seconds, *_ in seen if status == 429)
-    assert refusals[len(refusals) // 2] < 2
-    assert sorted(waits)[len(waits) // 2] < 2  # clients and server share one interpreter here: see bench/serve_load.py
+    answers, refusals = ([took for status, took, *_ in seen if status == wanted] for wanted in (200, 429))
+    assert median(refusals) < median(answers)
+    assert median(waits) < median(answers)
 
 
 def test_answers_are_those_of_a_server_that_has_nothing_else_to_do(loaded):
