@@ -69,7 +69,6 @@ def export(source: Path, output: Path, as_json: bool, **options: Any) -> None:
       onnxlm export ./Llama-3.2-1B-Instruct -o llama --json
       onnxlm export HuggingFaceTB/SmolLM2-135M-Instruct --revision main -o smol
       onnxlm export ./Llama-3.2-1B-Instruct --lora ./my-adapter -o mine
-      onnxlm export --list
     """
     from .export import export as run_export
     from .options import ExportOptions
