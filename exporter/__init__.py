@@ -6,7 +6,7 @@
 
 from ._own_names import require_own as _require_own
 
-_require_own("runtime", "models")
+_require_own("runtime", "models", "quantizer")
 
 # The function hides the module of its name, which is why both are imported here and now.
 from .export import ExportReport, export  # noqa: E402

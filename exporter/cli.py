@@ -3,6 +3,8 @@
 import json
 import resource
 import sys
+from collections import Counter
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -44,6 +46,16 @@ def _list_families(context: click.Context, _option: click.Parameter, wanted: boo
     help="Folder of a PEFT LoRA adapter to merge into the weights; repeatable.",
 )
 @click.option("--revision", metavar="REV", help="Branch, tag or commit of a hub id.")
+@click.option(
+    "--quantize",
+    type=click.Choice(["int4", "int8"]),
+    help="Pack weights while they are read, in little memory: int4 as quantize --preset fast, int8 as --bits 8.",
+)
+@click.option(
+    "--requantize",
+    is_flag=True,
+    help="Turn a quantized checkpoint into floats, to be quantized anew, instead of keeping its codes.",
+)
 @click.option("--ignore-key", multiple=True, metavar="KEY", help="A config.json key known not to matter; repeatable.")
 @click.option(
     "--list",
@@ -61,6 +73,9 @@ def export(source: Path, output: Path, as_json: bool, **options: Any) -> None:
     SOURCE is a Hugging Face folder, a GGUF file or a hub id: "organisation/name" or "organisation/name/file.gguf". The
     commit that a hub id stands for is written into the bundle.
 
+    Weights that are quantized already (GPTQ, AWQ, compressed-tensors, GGUF's Q4_0, Q8_0 and the like) keep their codes,
+    to the bit, where most of them can be kept; the report names those that cannot.
+
     The graphs are verified before the bundle appears; a failed verification leaves nothing.
 
     \b
@@ -68,6 +83,7 @@ def export(source: Path, output: Path, as_json: bool, **options: Any) -> None:
       onnxlm export SmolLM2-135M-Instruct.gguf -o smol
       onnxlm export ./Llama-3.2-1B-Instruct -o llama --json
       onnxlm export HuggingFaceTB/SmolLM2-135M-Instruct --revision main -o smol
+      onnxlm export ./Llama-3.2-1B-Instruct -o llama-int4 --quantize int4
       onnxlm export ./Llama-3.2-1B-Instruct --lora ./my-adapter -o mine
     """
     from .export import export as run_export
@@ -86,6 +102,7 @@ def _summary(report: "ExportReport") -> dict[str, Any]:
         "model_type": manifest.architecture.model_type,
         "parameters": manifest.architecture.parameters,
         "dtype": manifest.target.dtype,
+        "matrices": [asdict(outcome) for outcome in report.outcomes],
         "files": {name: entry.size for name, entry in manifest.files.items()},
         "verification": {
             "method": manifest.verification.method,
@@ -101,10 +118,24 @@ def _text(report: "ExportReport") -> str:
     facts = _summary(report)
     lines = [f"{name:24} {size / 1e6:10.2f} MB" for name, size in facts["files"].items()]
     lines.append(f"{facts['parameters'] / 1e6:.1f} M parameters as {facts['dtype']}")
+    lines += _code_lines(report)
     lines.append(_verification_text(report))
     seconds = facts["seconds"]
     lines.append(f"exported in {seconds['export']} s, verified in {seconds['verify']} s → {report.folder}")
     return "\n".join(lines)
+
+
+def _code_lines(report: "ExportReport") -> list[str]:
+    """What became of the codes of a quantized checkpoint, one line for matrices of one fate."""
+    if not report.outcomes:
+        tensors = report.manifest.quantization.tensors if report.manifest.quantization else ()
+        return [f"{len(tensors)} matrices packed while they were read"] if tensors else []
+    fates = Counter((outcome.how, outcome.stored_as, outcome.reason) for outcome in report.outcomes)
+    words = {"kept": "kept as stored", "packed": "packed anew", "float": "dequantized"}
+    return [
+        f"{count} matrices {words[how]} ({stored_as}{f': {reason}' if reason else ''})"
+        for (how, stored_as, reason), count in fates.items()
+    ]
 
 
 def _verification_text(report: "ExportReport") -> str:

@@ -15,8 +15,10 @@ from .early_hash import EarlyHash
 from .graph import build_graph
 from .options import ExportOptions
 from .references import reference_of
+from .space import estimate, require_space
+from .storage import Outcome, Storage, plan_storage
 from .tying import tie_head
-from .verify import verify_graphs
+from .verify import Method, verify_graphs
 from .weights import WEIGHTS_FILE, attach_weights, plan_weights, write_weights
 
 if TYPE_CHECKING:
@@ -35,12 +37,13 @@ Progress = Callable[[str, int, int], None]  # what is being done, how much is do
 
 @dataclass(frozen=True)
 class ExportReport:
-    """What came out: the bundle's manifest, and seconds spent on exporting and on verifying."""
+    """What came out: the bundle's manifest, seconds spent on exporting and on verifying, and codes that were kept."""
 
     folder: Path
     manifest: Manifest
     export_seconds: float
     verify_seconds: float
+    outcomes: tuple[Outcome, ...] = ()
 
 
 def export(
@@ -74,24 +77,30 @@ def export(
     target = _target(options)
     models = {role: build_graph(decoder, target, role) for role in ("prefill", "decode")}
     weights = plan_weights(models["prefill"].graph, decoder, table, tensors)
+    storage = plan_storage([model.graph for model in models.values()], weights, decoder.vocab_size, options)
+    require_space(output, estimate(weights, storage))
     with new_bundle(output, overwrite=options.overwrite) as folder:
         source_hash = EarlyHash(checkpoint)
-        _write_files(folder, checkpoint, models, weights, progress)
+        _write_files(folder, checkpoint, models, weights, storage, progress)
         source_hash.wait()
-        manifest = _manifest(checkpoint, decoder, target, weights, models)
+        manifest = _manifest(checkpoint, decoder, target, weights, models, storage)
         exported = time.monotonic()
         reference = reference_of(source, checkpoint, options.lora)
-        verification = verify_graphs(folder, manifest, reference, options.verify, progress)
+        verification = verify_graphs(folder, manifest, reference, _method(options), progress)
         verified = time.monotonic()
         manifest = write_manifest(folder, replace(manifest, verification=verification))
-    return ExportReport(Path(output), manifest, time.monotonic() - started - (verified - exported), verified - exported)
+    seconds = time.monotonic() - started - (verified - exported)
+    return ExportReport(Path(output), manifest, seconds, verified - exported, tuple(storage.outcomes))
 
 
 def _write_files(
-    folder: Path, checkpoint: "Checkpoint", models: "dict[str, ir.Model]", weights: "list[Weight]", progress: Progress
+    folder: Path,
+    checkpoint: "Checkpoint",
+    models: "dict[str, ir.Model]",
+    weights: "list[Weight]",
+    storage: Storage,
+    progress: Progress,
 ) -> None:
-    import onnx_ir as ir
-
     done, total = 0, sum(weight.nbytes for weight in weights)
 
     def count(size: int) -> None:
@@ -99,12 +108,49 @@ def _write_files(
         done += size
         progress("writing weights", done, total)
 
+    if storage.has_codes:
+        _write_codes(folder, models, weights, storage, count)
+    else:
+        _write_floats(folder, models, weights, count)
+    for name, content in checkpoint.tokenizer_files.items():
+        (folder / name).write_bytes(content)
+
+
+def _write_floats(
+    folder: Path, models: "dict[str, ir.Model]", weights: "list[Weight]", count: Callable[[int], None]
+) -> None:
+    import onnx_ir as ir
+
     places = write_weights(folder / WEIGHTS_FILE, weights, count)
     for role, model in models.items():
         attach_weights(model.graph, places, folder)
         ir.save(model, folder / f"{role}.onnx")
-    for name, content in checkpoint.tokenizer_files.items():
-        (folder / name).write_bytes(content)
+
+
+def _write_codes(
+    folder: Path,
+    models: "dict[str, ir.Model]",
+    weights: "list[Weight]",
+    storage: Storage,
+    count: Callable[[int], None],
+) -> None:
+    from quantizer.graphs import save_graph
+    from quantizer.rewrite import rewrite_graph
+    from quantizer.weights_file import WeightsWriter
+
+    with WeightsWriter(folder / WEIGHTS_FILE) as writer:
+        for weight in weights:
+            storage.write(writer, weight)
+            count(weight.nbytes)
+    level = 4 if storage.provider == "cpu" else 0  # 8-bit products, which ONNX Runtime has for CPUs only
+    for role, model in models.items():
+        rewrite_graph(model.graph, storage.stored, accuracy_level=level)
+        save_graph(model, folder / f"{role}.onnx", writer.placed)
+
+
+def _method(options: ExportOptions) -> Method:
+    """Packed weights are not the reference's."""
+    return "self-consistency" if options.quantize and options.verify == "auto" else options.verify
 
 
 def _manifest(
@@ -113,6 +159,7 @@ def _manifest(
     target: "Target",
     weights: "list[Weight]",
     models: "dict[str, ir.Model]",
+    storage: Storage,
 ) -> Manifest:
     graphs = {role: describe.describe_graph(model.graph, f"{role}.onnx") for role, model in models.items()}
     return Manifest(
@@ -125,6 +172,7 @@ def _manifest(
         target=describe.describe_target(target, [model.graph for model in models.values()]),
         source=describe.describe_source(checkpoint),
         verification=Verification("none", None),
+        quantization=storage.quantization(),
     )
 
 

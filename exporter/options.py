@@ -10,6 +10,7 @@ from .verify import Method
 
 Provider = Literal["cpu", "cuda"]
 Activations = Literal["float32", "float16", "bfloat16"]
+Width = Literal["int4", "int8"]
 
 
 @dataclass(frozen=True)
@@ -24,6 +25,9 @@ class ExportOptions:
         ignore_keys: unknown config.json keys that are known to be irrelevant.
         lora: folders of PEFT LoRA adapters, merged into the weights in this order.
         revision: branch, tag or commit of a hub id.
+        quantize: pack weights while they are read: "int4" and "int8" are what `onnxlm quantize` does with
+            `--preset fast` and `--bits 8`, without a float bundle in between.
+        requantize: turn the codes of a quantized checkpoint into floats instead of keeping them.
 
     Raises:
         OptionError: a value that is not supported.
@@ -36,11 +40,19 @@ class ExportOptions:
     ignore_keys: tuple[str, ...] = ()
     lora: tuple[str | Path, ...] = ()
     revision: str | None = None
+    quantize: Width | None = None
+    requantize: bool = False
 
     def __post_init__(self) -> None:
         _require_one_of("target", self.target, get_args(Provider))
         _require_one_of("dtype", self.dtype, (None, *get_args(Activations)))
         _require_one_of("verify", self.verify, get_args(Method))
+        _require_one_of("quantize", self.quantize, (None, *get_args(Width)))
+        if self.quantize and self.verify == "transformers":
+            raise OptionError(
+                "verify: transformers has the weights before they are packed, so quantize differs from it by design. "
+                "Leave verify out, and compare the bundle with a float one by `onnxlm eval`."
+            )
         if isinstance(self.lora, str | Path):
             raise OptionError(f"lora: give a tuple of folders, such as ({str(self.lora)!r},).")
 

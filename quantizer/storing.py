@@ -29,8 +29,12 @@ def scale_type(weight: Floats, scheme: Scheme, activations: ir.DataType) -> npt.
     """
     if activations != ir.DataType.FLOAT:
         return activations.numpy()
-    largest = float(np.abs(weight).max(initial=0.0)) / scheme.levels
-    return np.float16 if _HALF_RANGE[0] <= largest <= _HALF_RANGE[1] else np.float32
+    return scale_type_of(float(np.abs(weight).max(initial=0.0)), scheme)
+
+
+def scale_type_of(largest: float, scheme: Scheme) -> npt.DTypeLike:
+    """The same, by the largest absolute weight, where activations are float32."""
+    return np.float16 if _HALF_RANGE[0] <= largest / scheme.levels <= _HALF_RANGE[1] else np.float32
 
 
 def store_matrix(
@@ -49,6 +53,13 @@ def store_matrix(
     Raises:
         QuantizationError: the packed bytes do not decode to the matrix.
     """
+    return store_codes(writer, name, matrix, index, stored, relative_error(weight, matrix, index))
+
+
+def store_codes(
+    writer: WeightsWriter, name: str, matrix: QuantizedMatrix, index: Index, stored: npt.DTypeLike, error: float
+) -> tuple[StoredMatrix, QuantizedTensor]:
+    """The same for codes whose weights are not at hand; `error` is what `relative_error` would be."""
     packed = pack(matrix, stored)
     require_round_trip(name, packed, matrix)
     module = name.removesuffix(".weight")
@@ -56,13 +67,11 @@ def store_matrix(
     scales = _write(writer, f"{module}.scales", packed.scales)
     zeros = None if packed.zero_points is None else _write(writer, f"{module}.zero_points", packed.zero_points)
     repeated = _write(writer, f"{module}.outliers", index) if len(index) else None
-    scheme = matrix.scheme
+    scheme, rows, inputs = matrix.scheme, len(matrix.codes), matrix.codes.shape[1] - len(index)
     entry = QuantizedTensor(
         name=name, bits=scheme.bits, group_size=scheme.group_size, symmetric=scheme.symmetric,
-        outliers=_outliers(index, weight.shape[1], scheme.group_size),
-        bytes=packed.nbytes, relative_error=relative_error(weight, matrix, index),
+        outliers=_outliers(index, inputs, scheme.group_size), bytes=packed.nbytes, relative_error=error,
     )  # fmt: skip
-    rows, inputs = weight.shape
     return StoredMatrix(scheme, rows, inputs, codes, scales, zeros, repeated, index), entry
 
 

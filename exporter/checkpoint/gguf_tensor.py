@@ -66,6 +66,12 @@ class GgufTensor:
             values += np.float32(self.shift)
         return np.ascontiguousarray(values.swapaxes(-1, -2)) if self.transposed else values
 
+    def rows(self, start: int, stop: int) -> "GgufTensor | None":
+        """Rows [start, stop) as a tensor of their own, where they are stored one behind the other."""
+        if self.order is not None or self.transposed or self.function is not None:
+            return None
+        return replace(self, info=rows_of(self.info, start, stop))
+
     def packed(self) -> PackedTensor | None:
         """The stored codes as [out, in], where the block format maps to MatMulNBits exactly."""
         if self.shift or self.function is not None or self.columns is not None:

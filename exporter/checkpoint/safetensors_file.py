@@ -1,7 +1,7 @@
 """The header of a .safetensors file, checked before anything is allocated, and its tensors."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -59,6 +59,12 @@ class SafetensorsTensor:
     def packed(self) -> PackedTensor | None:
         """None: plain values have no codes."""
         return None
+
+    def rows(self, start: int, stop: int) -> "SafetensorsTensor":
+        """Rows [start, stop) as a tensor of their own."""
+        size = self.range.size // self.shape[0]
+        part = FileRange(self.range.path, self.range.offset + start * size, (stop - start) * size)
+        return replace(self, shape=(stop - start, *self.shape[1:]), range=part)
 
     def raw(self) -> npt.NDArray[Any]:
         """The stored numbers, as `DTYPES` says."""

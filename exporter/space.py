@@ -1,0 +1,57 @@
+"""What an export needs, estimated before anything is written."""
+
+import math
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from runtime.errors import BundleError
+
+if TYPE_CHECKING:
+    from .storage import Storage
+    from .weights import Weight
+
+_GRAPHS_AND_TOKENIZER = 32 << 20
+_LIBRARIES = 200 << 20
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """Bytes of the bundle, and of memory at the most; what the system caches of files not counted."""
+
+    disk: int
+    memory: int
+
+
+def estimate(weights: "list[Weight]", storage: "Storage") -> Estimate:
+    """Without reading any weight."""
+    sizes = [storage.nbytes(weight) for weight in weights]
+    largest = max((_working_bytes(weight, storage) for weight in weights), default=0)
+    return Estimate(sum(sizes) + 4096 * len(sizes) + _GRAPHS_AND_TOKENIZER, largest + _LIBRARIES)
+
+
+def require_space(output: str | Path, needed: Estimate) -> None:
+    """Refuse to begin what cannot be finished.
+
+    Raises:
+        BundleError: too little is free where `output` will be.
+    """
+    folder = Path(output).absolute().parent
+    while not folder.exists():
+        folder = folder.parent
+    free = shutil.disk_usage(folder).free
+    if free < needed.disk:
+        raise BundleError(
+            f"{output}: the bundle needs about {needed.disk / 1e9:.2f} GB, and {folder} has {free / 1e9:.2f} GB free. "
+            f"Choose another output, or store less with --quantize int4."
+        )
+
+
+def _working_bytes(weight: "Weight", storage: "Storage") -> int:
+    """A matrix with codes is in memory as one byte a weight, and once more packed; others as they are, and as read."""
+    if weight.name in storage.sites and storage.nbytes(weight) < weight.nbytes:
+        site = storage.sites[weight.name]
+        return site.rows * site.inputs + storage.nbytes(weight) + (96 << 20)
+    read = max((4 * math.prod(source.shape) for source in weight.sources), default=0)
+    return weight.nbytes + read

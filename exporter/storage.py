@@ -1,0 +1,188 @@
+"""How each weight is stored: as the checkpoint's own codes, packed while it is read, or in floating point."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from quantizer.packing import packed_bytes
+from quantizer.scheme import Choice, Recipe
+from runtime.manifest import Calibration, Quantization, QuantizedTensor
+
+from .kept import kept_matrix, scale_kind, with_scales_as
+from .weights import load_weight
+
+if TYPE_CHECKING:
+    import onnx_ir as ir
+
+    from quantizer.rewrite import StoredMatrix
+    from quantizer.sites import Site
+    from quantizer.weights_file import WeightsWriter
+
+    from .options import ExportOptions
+    from .weights import Weight
+
+How = Literal["kept", "packed", "float"]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of one matrix; `reason` says why it was not kept."""
+
+    name: str
+    how: How
+    stored_as: str
+    reason: str = ""
+
+
+@dataclass
+class Storage:
+    """What is to be stored, and after writing, what was.
+
+    Args:
+        sites: by weight, the matrices that can have codes.
+        keep: whether codes of the checkpoint are kept.
+        recipe: how the others are packed, or None.
+        provider: that the graphs are for.
+        kinds: what a matrix of these stored types is kept as, by the one that was tried.
+    """
+
+    sites: "dict[str, Site]"
+    keep: bool
+    recipe: Recipe | None
+    provider: str
+    kinds: dict[tuple[str, ...], Choice | None]
+    stored: "dict[str, StoredMatrix]" = field(default_factory=dict)
+    tensors: list[QuantizedTensor] = field(default_factory=list)
+    outcomes: list[Outcome] = field(default_factory=list)
+
+    @property
+    def has_codes(self) -> bool:
+        """Whether anything but floating point will be stored."""
+        return self.keep or self.recipe is not None
+
+    def nbytes(self, weight: "Weight") -> int:
+        """About how many bytes of weights.bin a weight will need."""
+        site = self.sites.get(weight.name)
+        kept = self.kinds.get(_kinds(weight)) if self.keep and site else None
+        choice = kept or (self._choice(site) if site and self.recipe else None)
+        if site is None or choice is None:
+            return weight.nbytes
+        return min(weight.nbytes, packed_bytes(site.rows, site.inputs, choice, 4 if kept else 2))
+
+    def quantization(self) -> Quantization | None:
+        """What the manifest says of it."""
+        if not self.tensors:
+            return None
+        recipe: dict[str, Any] = {}
+        if self.keep:
+            kept = dict.fromkeys(outcome.stored_as for outcome in self.outcomes if outcome.how == "kept")
+            recipe |= {"source": "checkpoint", "kept": list(kept)}
+        if self.recipe is not None:
+            from runtime import strict_json
+
+            recipe |= strict_json.encode(self.recipe)
+        return Quantization(recipe, Calibration("none", 0), tuple(self.tensors))
+
+    def write(self, writer: "WeightsWriter", weight: "Weight") -> None:
+        """Store one weight."""
+        site = self.sites.get(weight.name)
+        if site is None or not (self._write_kept(writer, weight, site) or self._write_packed(writer, weight, site)):
+            writer.add(weight.name, load_weight(weight), weight.dtype)
+
+    def _write_kept(self, writer: "WeightsWriter", weight: "Weight", site: "Site") -> bool:
+        if not self.keep:
+            return False
+        matrix = kept_matrix(weight, site)
+        stored_as = " + ".join(dict.fromkeys(_kinds(weight)))
+        if isinstance(matrix, str):
+            self.outcomes.append(Outcome(weight.name, "packed" if self.recipe else "float", stored_as, matrix))
+            return False
+        kind = scale_kind(matrix, weight.dtype.numpy())
+        self._store(writer, weight, with_scales_as(matrix, kind), kind, 0.0)
+        self.outcomes.append(Outcome(weight.name, "kept", stored_as))
+        return True
+
+    def _write_packed(self, writer: "WeightsWriter", weight: "Weight", site: "Site") -> bool:
+        if self.recipe is None:
+            return False
+        from .packed_reading import read_packed
+
+        choice = self._choice(site)
+        if packed_bytes(site.rows, site.inputs, choice, 4) >= weight.nbytes:
+            return False
+        matrix, kind, error = read_packed(weight, site, choice, self.recipe.method)
+        self._store(writer, weight, matrix, kind, error)
+        return True
+
+    def _store(self, writer: "WeightsWriter", weight: "Weight", matrix: Any, kind: Any, error: float) -> None:
+        from quantizer.method import NO_OUTLIERS
+        from quantizer.storing import store_codes
+
+        self.stored[weight.name], entry = store_codes(writer, weight.name, matrix, NO_OUTLIERS, kind, error)
+        self.tensors.append(entry)
+
+    def _choice(self, site: "Site") -> Choice:
+        assert self.recipe is not None
+        return self.recipe.table if site.role == "table" else self.recipe.linear
+
+
+def plan_storage(
+    graphs: "list[ir.Graph]", weights: "list[Weight]", vocab_size: int, options: "ExportOptions"
+) -> Storage:
+    """Decide how weights are stored, before any is written.
+
+    Codes of the checkpoint are kept if that is possible for at least half of the weights of its linear layers. Of each
+    kind of stored tensors, one matrix is tried.
+
+    Args:
+        graphs: prefill and decode, with initializers that hold no data yet.
+        weights: all of them.
+        vocab_size: which tells tables from other matrices.
+        options: what the user wants.
+    """
+    from quantizer.sites import find_sites, merge_sites
+
+    for graph in graphs:
+        _announce(graph, weights)
+    sites = {site.weight: site for site in merge_sites(find_sites(graph, vocab_size) for graph in graphs)}
+    storage = Storage(sites, False, _recipe(options.quantize), options.target, {})
+    if options.requantize:
+        return storage
+    total = exact = 0
+    for weight in weights:
+        site = sites.get(weight.name)
+        if site is None:
+            continue
+        if _kinds(weight) not in storage.kinds:
+            storage.kinds[_kinds(weight)] = _kept_as(weight, site)
+        if site.role == "linear":
+            total += site.rows * site.inputs
+            exact += site.rows * site.inputs if storage.kinds[_kinds(weight)] else 0
+    storage.keep = exact > 0 and 2 * exact >= total
+    return storage
+
+
+def _kept_as(weight: "Weight", site: "Site") -> Choice | None:
+    matrix = kept_matrix(weight, site)
+    return None if isinstance(matrix, str) else Choice(matrix.scheme)
+
+
+def _kinds(weight: "Weight") -> tuple[str, ...]:
+    return tuple(source.dtype for source in weight.sources)
+
+
+def _announce(graph: "ir.Graph", weights: "list[Weight]") -> None:
+    """Give initializers their type and shape as data that is not there yet, which is where the quantizer looks."""
+    from .weights import Place, attach_weights
+
+    attach_weights(graph, {weight.name: Place(0, weight.nbytes) for weight in weights}, Path())
+
+
+def _recipe(quantize: Literal["int4", "int8"] | None) -> Recipe | None:
+    """What `onnxlm quantize --preset fast`, or `--bits 8`, would do."""
+    from quantizer.presets import PRESETS, make_recipe
+    from quantizer.presets import Storage as Stored
+
+    if quantize is None:
+        return None
+    return PRESETS["fast"] if quantize == "int4" else make_recipe(storage=Stored(bits=8))

@@ -1,0 +1,101 @@
+"""`export --quantize`: what quantizing the float bundle gives, without one; little memory, and nothing left behind."""
+
+import json
+import runpy
+import signal
+import subprocess
+import sys
+import time
+from collections import namedtuple
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from exporter import ExportOptions, export
+from exporter.checkpoint import open_checkpoint, row_blocks
+from exporter.checkpoint.row_blocks import row_blocks as blocks_of
+from quantizer.presets import PRESETS, Storage, make_recipe
+from quantizer.quantize import quantize
+from runtime.errors import BundleError, OptionError
+
+Usage = namedtuple("Usage", "total used free")
+
+
+@pytest.mark.parametrize(
+    ("width", "recipe"), [("int4", PRESETS["fast"]), ("int8", make_recipe(storage=Storage(bits=8)))]
+)
+def test_packing_while_reading_is_quantizing_afterwards(tiny_checkpoint, tiny_bundle, tmp_path, width, recipe):
+    ours = export(tiny_checkpoint, tmp_path / "ours", ExportOptions(quantize=width)).manifest
+    theirs = quantize(tiny_bundle, tmp_path / "theirs", recipe).manifest
+    assert ours.files["weights.bin"] == theirs.files["weights.bin"]
+    assert ours.files["decode.onnx"] == theirs.files["decode.onnx"]
+    assert ours.quantization.recipe == theirs.quantization.recipe
+    assert [t.name for t in ours.quantization.tensors] == [t.name for t in theirs.quantization.tensors]
+    assert ours.verification.method == "self-consistency"
+
+
+def test_kept_codes_are_not_packed_again(make_gguf, tmp_path):
+    _, source = make_gguf("Q8_0")
+    report = export(source, tmp_path / "bundle", ExportOptions(quantize="int4"))
+    assert {tensor.bits for tensor in report.manifest.quantization.tensors} == {8}
+    report = export(source, tmp_path / "anew", ExportOptions(quantize="int4", requantize=True))
+    assert {tensor.bits for tensor in report.manifest.quantization.tensors} == {4, 8}
+
+
+def test_blocks_of_rows_are_the_matrix(tiny_checkpoint, monkeypatch):
+    monkeypatch.setattr(row_blocks, "BLOCK_VALUES", 1000)
+    table = open_checkpoint(tiny_checkpoint).tensors["model.embed_tokens.weight"]
+    blocks = list(blocks_of(table))
+    assert {len(block) for block in blocks} == {15, 5}
+    np.testing.assert_array_equal(np.concatenate(blocks), table.read())
+
+
+def test_too_little_disk_is_said_before_anything_is_written(tiny_checkpoint, tmp_path, monkeypatch):
+    monkeypatch.setattr("exporter.space.shutil.disk_usage", lambda _folder: Usage(0, 0, 1 << 20))
+    with pytest.raises(BundleError, match=r"needs about 0.03 GB, and .* has 0.00 GB free"):
+        export(tiny_checkpoint, tmp_path / "bundle")
+    assert not list(tmp_path.iterdir())
+
+
+def test_packed_weights_are_not_compared_with_others():
+    with pytest.raises(OptionError, match="onnxlm eval"):
+        ExportOptions(quantize="int4", verify="transformers")
+
+
+BENCH = Path(__file__).parents[1] / "bench" / "packed_export.py"
+SIZES = {
+    "table": {"layers": 1, "hidden": 512, "inner": 1024, "vocab": 131072},
+    "deep": {"layers": 8, "hidden": 1024, "inner": 4096, "vocab": 65536},
+}
+
+
+@pytest.fixture
+def sparse(tmp_path):
+    """A bfloat16 checkpoint that takes no disk."""
+    make = runpy.run_path(str(BENCH))["sparse_checkpoint"]
+    return lambda size: make(tmp_path / "checkpoint", **SIZES[size])
+
+
+def start(source, output):
+    """The export in a process of its own, whose memory can be measured and which can be interrupted."""
+    command = [sys.executable, str(BENCH), "--source", str(source), "--output", str(output)]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def test_a_large_table_is_never_in_memory_as_floats(sparse, tmp_path):
+    child = start(sparse("table"), tmp_path / "bundle")
+    output, errors = child.communicate()
+    assert child.returncode == 0, errors
+    table = 2 * 131072 * 512
+    assert json.loads(output)["peak_rss_bytes"] < 1.5 * table + 300e6
+
+
+def test_an_interrupt_leaves_nothing(sparse, tmp_path):
+    child = start(sparse("deep"), tmp_path / "out" / "bundle")
+    while child.poll() is None and not list(tmp_path.glob("out/.bundle.*/weights.bin")):
+        time.sleep(0.01)
+    child.send_signal(signal.SIGINT)
+    _, errors = child.communicate()
+    assert "KeyboardInterrupt" in errors
+    assert not list((tmp_path / "out").iterdir())
