@@ -29,6 +29,13 @@ def _list_families(context: click.Context, _option: click.Parameter, wanted: boo
     "--target", type=click.Choice(["cpu", "cuda"]), default="cpu", show_default=True, help="Where it will run."
 )
 @click.option(
+    "--target-ort",
+    type=click.Choice(["1.31", "1.32"]),
+    default="1.31",
+    show_default=True,
+    help="Oldest ONNX Runtime that must run it; from 1.32 on, several prompts are prefilled at once.",
+)
+@click.option(
     "--dtype", type=click.Choice(["float32", "float16", "bfloat16"]), help="Default: float32 (cpu), float16 (cuda)."
 )
 @click.option(

@@ -179,7 +179,8 @@ def _manifest(
 def _target(options: ExportOptions) -> "Target":
     from models.target import Target
 
-    return Target(options.target, options.dtype or ("float32" if options.target == "cpu" else "float16"))
+    dtype = options.dtype or ("float32" if options.target == "cpu" else "float16")
+    return Target(options.target, dtype, options.target_ort)
 
 
 def _producer() -> Producer:

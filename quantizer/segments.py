@@ -115,6 +115,8 @@ def empty_cache_feeds(bundle: Bundle, ids: npt.NDArray[np.int64]) -> Arrays:
             feeds[port.name] = ids
         elif port.role == "seqlens_k":
             feeds[port.name] = np.full(batch, count - 1, np.int32)
+        elif port.role == "query_seqlens":
+            feeds[port.name] = np.full(batch, count, np.int32)
         elif port.role == "total_sequence_length":
             feeds[port.name] = np.array(count, np.int32)
         elif port.role in ("past_key", "past_value"):

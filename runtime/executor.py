@@ -1,6 +1,7 @@
 """Steps on ONNX Runtime: prefill a chunk of one row, or decode one token for many, in place on one cache."""
 
 import threading
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from .errors import BundleError, ExecutionError
 from .kv_cache import Array, CacheTensor, GrowingRows, PagedRows, Rows, pages_supported
 from .manifest import Graph, Manifest
 from .ports import cache_pairs
-from .session import ProviderName, check_session, onnxruntime, open_session
+from .session import ProviderName, check_session, onnxruntime, open_session, require_query_seqlens
 from .step_executor import MAX_REWIND, MAX_SCORED, StepInterrupted
 
 
@@ -55,7 +56,9 @@ class OnnxExecutor:
         self.memory = _allocate(tensors, rows, self.capacity, provider)
         self._logits = np.zeros((rows, self.vocab_size), _logits_type(graphs.prefill))
         self.can_score = True
+        self.can_batch_prefill = self._prefill.has_counts
         self._scores: FloatArray | None = None
+        self._firsts: FloatArray | None = None  # logits of prefill_batch
         self._bindings: dict[tuple[str, int], _Step] = {}
         self._generation = self.memory.generation
         self._interruptible = _Interruptible()
@@ -76,6 +79,30 @@ class OnnxExecutor:
         for stop in uniform_pieces(len(ids), self._query_blocks):
             self._prefill_piece("extend", row, past + start, ids[start:stop])
             start = stop
+
+    def prefill_batch(self, first: int, pasts: Sequence[int], chunks: Sequence[IntArray]) -> FloatArray:
+        """Put `chunks[i]` at positions `pasts[i] …` of row `first + i`, together; returns the logits [n, vocab]."""
+        assert self.can_batch_prefill
+        if self._firsts is None:
+            self._firsts = np.zeros_like(self._logits)
+        logits = self._firsts[: len(chunks)]
+        ends = [uniform_pieces(len(chunk), self._query_blocks)[0] for chunk in chunks]
+        if max(pasts) + max(ends) > self.capacity:  # padding has no room: one by one
+            ends = [0] * len(chunks)
+        else:
+            self._prefill_heads(first, pasts, [chunk[:end] for chunk, end in zip(chunks, ends, strict=True)], logits)
+        for index, (past, chunk, end) in enumerate(zip(pasts, chunks, ends, strict=True)):
+            if end < len(chunk):
+                logits[index] = self.prefill(first + index, past + end, chunk[end:])
+        return logits
+
+    def _prefill_heads(self, first: int, pasts: Sequence[int], chunks: Sequence[IntArray], logits: FloatArray) -> None:
+        self._reserve(max(pasts) + max(map(len, chunks)))
+        step = _Step(self._prefill, self.memory, first, len(chunks), logits)
+        step.set_chunks(np.array(pasts), chunks)
+        step.run(None)
+        for index, (past, chunk) in enumerate(zip(pasts, chunks, strict=True)):
+            self._forget(first + index, past, past + len(chunk))
 
     def _prefill_piece(self, role: str, row: int, past: int, ids: IntArray) -> FloatArray:
         step = self._step(role, row, past + len(ids))
@@ -147,12 +174,7 @@ class OnnxExecutor:
 
     def _step(self, role: str, number: int, length: int) -> "_Step":
         """The bound step of one prefill row, or of one decode batch size, able to hold `length` tokens."""
-        if length > self.capacity:
-            raise ExecutionError(f"A step would need {length} tokens in one row, and a row holds {self.capacity}.")
-        self.memory.reserve(length)
-        if self._generation != self.memory.generation:  # the cache moved: every binding points into freed memory
-            self._bindings.clear()
-            self._generation = self.memory.generation
+        self._reserve(length)
         key = (role, number)
         if key not in self._bindings:
             loaded, first, count = (self._decode, 0, number) if role == "decode" else (self._prefill, number, 1)
@@ -161,16 +183,26 @@ class OnnxExecutor:
                 self._bindings[key].want_all(self._logits[:0])
         return self._bindings[key]
 
+    def _reserve(self, length: int) -> None:
+        if length > self.capacity:
+            raise ExecutionError(f"A step would need {length} tokens in one row, and a row holds {self.capacity}.")
+        self.memory.reserve(length)
+        if self._generation != self.memory.generation:  # the cache moved: every binding points into freed memory
+            self._bindings.clear()
+            self._generation = self.memory.generation
+
 
 class _LoadedGraph:
     """A session and its ports."""
 
     def __init__(self, folder: Path, graph: Graph, provider: ProviderName, threads: int | None) -> None:
         self.graph = graph
+        roles = {port.role for port in graph.inputs}
+        self.has_index, self.has_counts = "logits_index" in roles, "query_seqlens" in roles
+        if self.has_counts:
+            require_query_seqlens(folder)
         self.session = open_session(folder / graph.file, provider, threads)
         check_session(self.session, graph)
-        index = next((port for port in graph.inputs if port.role == "logits_index"), None)
-        self.has_index = index is not None
 
 
 class _Step:
@@ -186,6 +218,8 @@ class _Step:
         }
         if loaded.has_index:
             self.inputs["logits_index"] = np.stack([np.arange(count), np.zeros(count, np.int64)], axis=1)
+        if loaded.has_counts:
+            self.inputs["query_seqlens"] = np.ones(count, np.int32)
         for role, array in self.inputs.items():
             self._binding.set_input(role, array)
 
@@ -199,6 +233,21 @@ class _Step:
         self.inputs["input_ids"] = ids
         self._binding.set_input("input_ids", ids)
         self.inputs["logits_index"][:1, 1] = ids.shape[1] - 1
+        if "query_seqlens" in self.inputs:
+            self.inputs["query_seqlens"][:] = ids.shape[1]
+
+    def set_chunks(self, pasts: IntArray, chunks: Sequence[IntArray]) -> None:
+        """Bind a chunk for each row, behind its past, padded on the right; ask for the logits after their last ids."""
+        counts = np.array([len(chunk) for chunk in chunks])
+        ids = np.zeros((len(chunks), counts.max()), np.int64)
+        for row, chunk in zip(ids, chunks, strict=True):
+            row[: len(chunk)] = chunk
+        self.inputs["input_ids"] = ids
+        self._binding.set_input("input_ids", ids)
+        self.inputs["logits_index"][:, 1] = counts - 1
+        self.inputs["query_seqlens"][:] = counts
+        self.inputs["seqlens_k"][:] = pasts + counts - 1
+        self.inputs["total_sequence_length"][...] = max((pasts + counts).max(), ids.shape[1])
 
     def want_all(self, logits: FloatArray) -> None:
         """Ask for the logits after each of the ids, into `logits` [n, vocab]."""

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from .bundle import Bundle
 from .cuda_libraries import missing_for_cuda
-from .errors import ExecutionError, ManifestError, MissingDependencyError, ProviderError
+from .errors import BundleError, ExecutionError, ManifestError, MissingDependencyError, ProviderError
 from .manifest import Graph
 from .ports import Port
 
@@ -120,6 +120,16 @@ def operator_has_input(operator: str, name: str) -> bool:
     state = importlib.import_module("onnxruntime.capi.onnxruntime_pybind11_state")
     schemas = [s for s in state.get_all_operator_schema() if s.name == operator and s.domain == "com.microsoft"]
     return any(port.name == name for schema in schemas for port in schema.inputs)
+
+
+def require_query_seqlens(where: Path) -> None:
+    """Raise BundleError unless this ONNX Runtime takes chunks of several sequences at once."""
+    if not operator_has_input("GroupQueryAttention", "query_seqlens"):
+        raise BundleError(
+            f"{where} was exported for ONNX Runtime 1.32 and later: its prefill takes chunks of several sequences "
+            f"(query_seqlens), which ONNX Runtime {onnxruntime().__version__} cannot. Upgrade ONNX Runtime, or "
+            "export the model again with --target-ort 1.31."
+        )
 
 
 def _provider_list(provider: ProviderName) -> list[Any]:

@@ -7,7 +7,8 @@ around whatever computes logits. The engine calls it from one thread, in this pa
     move(source, target, length) to fill a hole    release(row, keep) when tokens are not needed any more
 """
 
-from typing import Protocol
+from collections.abc import Sequence
+from typing import Protocol, cast
 
 from .binding import FloatArray, IntArray
 from .kv_cache import Array
@@ -69,3 +70,24 @@ class StepExecutor(Protocol):
 
     def close(self) -> None:
         """Release sessions and memory."""
+
+
+class BatchPrefill(Protocol):
+    """What an executor may have besides: prompts of several rows in one run. `interrupt` does not stop it.
+
+    Attributes:
+        can_batch_prefill: whether `prefill_batch` works.
+    """
+
+    can_batch_prefill: bool
+
+    def prefill_batch(self, first: int, pasts: Sequence[int], chunks: Sequence[IntArray]) -> FloatArray:
+        """Put `chunks[i]` at positions `pasts[i] …` of row `first + i`; returns the logits [n, vocab] after their ends.
+
+        Chunks have at least two ids. Each row's logits, keys and values are, bit for bit, those of `prefill`.
+        """
+
+
+def batch_prefill_of(executor: StepExecutor) -> BatchPrefill | None:
+    """The executor, if it can prefill several rows in one run."""
+    return cast(BatchPrefill, executor) if getattr(executor, "can_batch_prefill", False) else None

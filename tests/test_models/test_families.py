@@ -19,7 +19,7 @@ from exporter.reference import reference_logits
 from models.families import FAMILIES
 from models.families import describe as describe_decoder
 from runtime import LLM
-from runtime.errors import BundleError
+from runtime.errors import BundleError, UnsupportedError
 
 BASE: dict[str, Any] = {
     "vocab_size": 131,
@@ -261,6 +261,23 @@ def nest(plain, folder):
     renamed = {name.replace("model.", "model.language_model.", 1): tensor for name, tensor in tensors.items()}
     others = {"model.visual.patch.weight": np.ones((2, 2), np.float32), "mtp.fc.weight": np.ones((2, 2), np.float32)}
     save_file(renamed | others, folder / "model.safetensors")
+
+
+@pytest.mark.parametrize(
+    "model_type", ["phi3", "opt", "mpt", "ministral3", "gemma2", "olmo2", "gpt_oss", "deepseek_v3"]
+)
+def test_chunks_of_several_sequences_equal_each_alone(model_type, ragged_chunks, tmp_path):
+    save_random(next(case for case in CASES if case.model_type == model_type), tmp_path)
+    for one in ragged_chunks(tmp_path):
+        np.testing.assert_allclose(*one.logits, atol=1e-5)
+        assert all(np.allclose(got, wanted, atol=1e-5) for got, wanted in one.cache)
+
+
+@pytest.mark.parametrize(("model_type", "why"), [("gemma3n_text", "share keys and values"), ("lfm2", "keep a state")])
+def test_chunks_of_several_sequences_are_refused_where_wrong(model_type, why, pair, tmp_path):
+    save_random(next(case for case in CASES if case.model_type == model_type), tmp_path)
+    with pytest.raises(UnsupportedError, match=f"{why}.* Export it with --target-ort 1.31"):
+        pair(tmp_path, target_ort="1.32")
 
 
 def test_every_family_has_a_case():
