@@ -1,7 +1,6 @@
 """`onnxlm export`: the command line over exporter.export."""
 
 import json
-import resource
 import sys
 from collections import Counter
 from dataclasses import asdict
@@ -9,6 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+
+from runtime.memory import peak_memory
 
 if TYPE_CHECKING:
     from .export import ExportReport
@@ -116,8 +117,7 @@ def _summary(report: "ExportReport") -> dict[str, Any]:
             "max_difference": manifest.verification.max_difference,
         },
         "seconds": {"export": round(report.export_seconds, 2), "verify": round(report.verify_seconds, 2)},
-        "peak_rss_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        * (1 if sys.platform == "darwin" else 1024),
+        "peak_rss_bytes": peak_memory(),
     }
 
 

@@ -5,7 +5,6 @@ system's file cache may be warm: on a server that restarts, it is.)
 """
 
 import json
-import resource
 import subprocess
 import sys
 import time
@@ -14,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from .errors import ExecutionError
+from .memory import peak_memory
 
 
 @dataclass(frozen=True)
@@ -56,13 +56,3 @@ def answer_once(bundle: str, choice: dict[str, Any]) -> None:
         for _ in stream:
             pass
         print(json.dumps({"loaded": loaded, "first": first, "peak": peak_memory()}))  # noqa: T201 - the answer
-
-
-def peak_memory() -> int:
-    """Most bytes of RAM that this process has held since it was started."""
-    try:
-        status = Path("/proc/self/status").read_text(encoding="ascii", errors="replace")
-        return next(int(line.split()[1]) * 1024 for line in status.splitlines() if line.startswith("VmHWM:"))
-    except (OSError, StopIteration):  # no /proc: this one may count the parent's memory too
-        unit = 1 if sys.platform == "darwin" else 1024
-        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit

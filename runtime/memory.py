@@ -22,6 +22,18 @@ def resident_memory() -> int:
     return pages * os.sysconf("SC_PAGE_SIZE")
 
 
+def peak_memory() -> int:
+    """Most bytes of RAM that this process has held since it was started."""
+    try:
+        status = Path("/proc/self/status").read_text(encoding="ascii", errors="replace")
+        return next(int(line.split()[1]) * 1024 for line in status.splitlines() if line.startswith("VmHWM:"))
+    except (OSError, StopIteration):  # no /proc: this one may count the parent's memory too
+        import resource  # not on Windows
+
+        unit = 1 if sys.platform == "darwin" else 1024
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+
+
 def _system_available() -> int:
     try:
         lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()

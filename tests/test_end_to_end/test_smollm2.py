@@ -34,15 +34,13 @@ def test_logits_of_prefill_and_32_decode_steps(bundle, reference):
 
 
 def test_greedy_text_is_that_of_transformers(llm, reference):
-    prompt = llm.model.tokenizer.encode(llm.model.render(QUESTION), add_special_tokens=False)
+    sky = [{"role": "user", "content": "Why is the sky blue?"}]
+    prompt = llm.model.tokenizer.encode(llm.model.render(sky), add_special_tokens=False)
     with torch.inference_mode():
-        both = reference.generate(
-            torch.tensor([prompt]), max_new_tokens=64, do_sample=False, eos_token_id=2, pad_token_id=2
-        )
-    greedy = runtime.SamplingParams(temperature=0.0, max_tokens=64)
-    completion = llm.generate(prompt, greedy)
-    assert completion.token_ids == both[0, len(prompt) :].tolist()[: len(completion.token_ids)]
-    assert completion.finish_reason == ("stop" if both[0, -1] == 2 else "length")
+        both = reference.generate(torch.tensor([prompt]), max_new_tokens=64, do_sample=False, pad_token_id=2)
+    completion = llm.generate(prompt, runtime.SamplingParams(temperature=0.0, max_tokens=64))
+    assert list(completion.token_ids) == both[0, len(prompt) :].tolist()
+    assert len(completion.token_ids) == 64
 
 
 def test_ragged_batch_is_the_rows_alone(llm):
