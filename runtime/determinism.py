@@ -8,7 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from .binding import FloatArray, IntArray
-from .step_executor import StepExecutor
+from .scheduler import MIN_CHUNK
+from .step_executor import StepExecutor, batch_prefill_of
 
 _LENGTHS = (37, 5, 50)
 _CHUNK = 9
@@ -20,7 +21,7 @@ class Determinism:
 
     Attributes:
         chunks: a prompt computed in pieces, and in one.
-        company: a row decoded alone, and among others.
+        company: a row computed alone, and among others.
     """
 
     chunks: bool
@@ -42,6 +43,7 @@ def check_determinism(executor: StepExecutor) -> Determinism:
     pieces = _in_pieces(executor, last, ids[: lengths[last]])
     wholes = [executor.prefill(row, 0, ids[:length]).copy() for row, length in enumerate(lengths)]
     tokens = ids[:rows]
+    equal = _prefill_together(executor, ids, lengths, wholes)
     together = executor.decode(tokens, lengths).copy()
     alone = []
     for row in range(rows):
@@ -49,7 +51,16 @@ def check_determinism(executor: StepExecutor) -> Determinism:
         alone.append(executor.decode(tokens[row : row + 1], lengths[row : row + 1])[0].copy())
     for row in range(rows):
         executor.release(row)
-    return Determinism(np.array_equal(pieces, wholes[last]), np.array_equal(np.stack(alone), together))
+    return Determinism(np.array_equal(pieces, wholes[last]), equal and np.array_equal(np.stack(alone), together))
+
+
+def _prefill_together(executor: StepExecutor, ids: IntArray, lengths: IntArray, wholes: list[FloatArray]) -> bool:
+    """Whether all prompts in one run give the same; the rows hold them afterwards."""
+    batching = batch_prefill_of(executor)
+    if batching is None or lengths.min() < MIN_CHUNK:
+        return True
+    logits = batching.prefill_batch(0, [0] * len(lengths), [ids[:length] for length in lengths])
+    return np.array_equal(logits, np.stack(wholes))
 
 
 def _in_pieces(executor: StepExecutor, row: int, ids: IntArray) -> FloatArray:

@@ -109,7 +109,7 @@ class Engine:
         """Figures of this moment; a count may be one step old."""
         turns, scheduler = self.turns, self.turns.scheduler
         return EngineStats(
-            running=len(scheduler.running) + (scheduler.prefilling is not None),
+            running=len(scheduler.running) + len(scheduler.prefilling),
             waiting=turns.queue.requests,
             kv_blocks_used=scheduler.pool.total - scheduler.pool.free,
             kv_blocks_total=scheduler.pool.total,

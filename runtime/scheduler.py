@@ -4,8 +4,9 @@
        ▲                                    │
        └──────────────preempt───────────────┘          `finish` ends a sequence in any state
 
-Running sequences fill rows 0 … n-1 of the cache without holes, so one decode step is one contiguous batch. One
-sequence at a time is in PREFILL, at a row at or beyond n. Rows of finished sequences stay warm until needed.
+Running sequences fill rows 0 … n-1 of the cache without holes, so one decode step is one contiguous batch. In PREFILL,
+at a row at or beyond n, is one sequence at a time, or several that are short enough to be computed in one run: these
+stand in the order of their rows, and join in it. Rows of finished sequences stay warm until needed.
 """
 
 from collections import deque
@@ -65,7 +66,7 @@ class Scheduler:
         self.limits = limits
         self.pool = pool
         self.waiting: deque[Sequence] = deque()
-        self.prefilling: Sequence | None = None
+        self.prefilling: list[Sequence] = []
         self.running: list[Sequence] = []
         self.warm = WarmRows(pool)
         self.preemptions = 0
@@ -82,8 +83,7 @@ class Scheduler:
 
     def __iter__(self) -> Iterator[Sequence]:
         yield from self.running
-        if self.prefilling:
-            yield self.prefilling
+        yield from self.prefilling
         yield from self.waiting
 
     # What callers ask for
@@ -106,11 +106,10 @@ class Scheduler:
         """End a sequence in whatever state it is; a running one keeps its row until `retire`."""
         if sequence.status is Status.WAITING:
             self.waiting.remove(sequence)
-        was_prefilling = sequence is self.prefilling
         sequence.status = Status.FINISHED
         sequence.finish_reason = reason
-        if was_prefilling:
-            self.prefilling = None
+        if sequence in self.prefilling:
+            self.prefilling.remove(sequence)
             self._vacate(sequence)
 
     def expired(self, now: float) -> list[Sequence]:
@@ -127,16 +126,21 @@ class Scheduler:
                 moves += self._take_out(self.running[row])
         return moves
 
-    def admit(self) -> Move | None:
+    def admit(self, size: int = 0) -> Move | None:
         """Start the prefill of the next waiting sequence if rows and memory allow; it may begin with a copied prefix.
 
-        `prefilling` is then set, with `length` tokens in its row once the returned copy is made.
+        It is then the last of `prefilling`, with `length` tokens in its row once the returned copy is made. Beside
+        others it starts only if all of them can be computed in one run of `size` tokens, padding included.
         """
-        if self.prefilling or not self.waiting or len(self.running) >= self.limits.rows:
+        row = self.prefilling[-1].row + 1 if self.prefilling else len(self.running)
+        crowded = self.prefilling and not _fit(self.prefilling, size, MIN_CHUNK)
+        if not self.waiting or row >= self.limits.rows or crowded:
             return None
         sequence = self.waiting[0]
         source, shared = self._reusable(sequence)
-        in_place = self.warm.worth_taking(source, shared, len(self.running))
+        if self.prefilling and not self._fits_beside(sequence, shared, size):
+            return None
+        in_place = source == row if self.prefilling else self.warm.worth_taking(source, shared, row)
         if in_place:
             self.warm.drop(source)
         if not self._pay(sequence, self._price(sequence), keep=source):
@@ -145,7 +149,7 @@ class Scheduler:
         self.waiting.popleft()
         if not in_place and source >= len(self.running) and source not in self.warm:
             source = -1  # it had to be given up to pay
-        return self._start(sequence, source, shared, in_place)
+        return self._start(sequence, row, source, shared, in_place)
 
     def grow(self) -> list[Move]:
         """Pay for the next token of every running sequence, preempting the newest ones where memory is short."""
@@ -159,11 +163,24 @@ class Scheduler:
         """Pay for `tokens` tokens beyond the next one, if that takes nothing from anybody; says whether it did."""
         return self._pay(sequence, self.pool.blocks(sequence.length + 1 + tokens))
 
+    def next_chunks(self, size: int) -> list[Chunk]:
+        """What to prefill in the next run: all that is left of several sequences at consecutive rows, or one chunk."""
+        together: list[Sequence] = []
+        for sequence in self.prefilling:
+            consecutive = sequence.row == self.prefilling[0].row + len(together)
+            if not (consecutive and _fit([*together, sequence], size)):
+                break
+            together.append(sequence)
+        if len(together) > 1:
+            return [Chunk(sequence, sequence.length, len(sequence.tokens)) for sequence in together]
+        chunk = self.next_chunk(size)
+        return [chunk] if chunk else []
+
     def next_chunk(self, size: int) -> Chunk | None:
-        """The next prefill chunk of about `size` tokens; never one that has, or leaves, a single token."""
-        sequence = self.prefilling
-        if sequence is None:
+        """The first sequence's next chunk of about `size` tokens; never one that has, or leaves, a single token."""
+        if not self.prefilling:
             return None
+        sequence = self.prefilling[0]
         left = len(sequence.tokens) - sequence.length
         size = min(max(size, MIN_CHUNK), left)
         if left - size == 1:
@@ -177,9 +194,9 @@ class Scheduler:
         chunk.sequence.length = chunk.sequence.exact = chunk.stop
 
     def join(self, sequence: Sequence) -> Move | None:
-        """The prefill is complete: the sequence runs from the next step on, at the end of the batch."""
-        assert sequence is self.prefilling
-        self.prefilling = None
+        """The prefill of the first is complete: it runs from the next step on, at the end of the batch."""
+        assert sequence is self.prefilling[0]
+        del self.prefilling[0]
         move = None
         if sequence.row != len(self.running):
             self.warm.drop(len(self.running))
@@ -219,6 +236,13 @@ class Scheduler:
                 best = (other.row, shared)
         return best if best[1] >= MIN_CHUNK else (-1, 0)
 
+    def _fits_beside(self, sequence: Sequence, shared: int, size: int) -> bool:
+        """Whether it can be computed together with those in PREFILL; not if it can soon copy much of it from them."""
+        left = len(sequence.tokens) - shared
+        limit = len(sequence.tokens) - MIN_CHUNK
+        copied = max(common_prefix(other.tokens, sequence.tokens, limit) for other in self.prefilling) - shared
+        return 2 * copied <= left and not sequence.scored and _fit(self.prefilling, size, left)
+
     def _price(self, sequence: Sequence) -> int:
         sure = not self.limits.optimistic or sequence.preemptions >= MAX_PREEMPTIONS
         return self.pool.blocks(sequence.positions if sure else min(len(sequence.tokens) + 1, sequence.positions))
@@ -236,10 +260,10 @@ class Scheduler:
         sequence.blocks = price
         return True
 
-    def _start(self, sequence: Sequence, source: int, shared: int, in_place: bool) -> Move | None:
+    def _start(self, sequence: Sequence, row: int, source: int, shared: int, in_place: bool) -> Move | None:
         sequence.status = Status.PREFILL
-        self.prefilling = sequence
-        sequence.row = source if in_place else len(self.running)
+        self.prefilling.append(sequence)
+        sequence.row = source if in_place else row
         sequence.length = sequence.exact = shared if source >= 0 else 0
         sequence.cached = min(sequence.length, sequence.prompt_length)
         self.warm.drop(sequence.row)
@@ -276,15 +300,13 @@ class Scheduler:
 
     def _preempt(self) -> list[Move]:
         """Send the newest sequence back to the front of the queue; it keeps its tokens and is computed again."""
-        victim = self.prefilling or max(
-            (s for s in self.running if s.preemptions < MAX_PREEMPTIONS and s.status is Status.RUNNING),
-            key=lambda s: s.id,
-        )
+        candidates = (s for s in self.running if s.preemptions < MAX_PREEMPTIONS and s.status is Status.RUNNING)
+        victim = self.prefilling[-1] if self.prefilling else max(candidates, key=lambda s: s.id)
         victim.preemptions += 1
         self.preemptions += 1
         moves: list[Move] = []
-        if victim is self.prefilling:
-            self.prefilling = None
+        if victim.status is Status.PREFILL:
+            self.prefilling.remove(victim)
             self._vacate(victim)
         else:
             moves = self._take_out(victim)
@@ -292,3 +314,10 @@ class Scheduler:
         victim.status = Status.WAITING
         self.waiting.appendleft(victim)
         return moves
+
+
+def _fit(sequences: list[Sequence], size: int, *others: int) -> bool:
+    """Whether what is left of these sequences, and `others`, makes a run of `size` tokens, padded to the longest."""
+    left = [len(sequence.tokens) - sequence.length for sequence in sequences] + list(others)
+    scored = any(sequence.scored for sequence in sequences)  # takes another way, in pieces
+    return not scored and min(left) >= MIN_CHUNK and len(left) * max(left) <= size

@@ -18,7 +18,7 @@ from .prefix_cache import PrefixCache
 from .queue_limit import QueueLimit
 from .scheduler import MIN_CHUNK, Chunk, Move, Scheduler
 from .sequence import Sequence, Status
-from .step_executor import MAX_SCORED, StepExecutor, StepInterrupted
+from .step_executor import MAX_SCORED, StepExecutor, StepInterrupted, batch_prefill_of
 
 _log = logging.getLogger("onnxlm.engine")
 _NO_LOGITS = np.empty(0, np.float32)  # of a chunk that is not the last
@@ -51,6 +51,7 @@ class Turns:
         prefixes: PrefixCache | None = None,
     ) -> None:
         self.executor = executor
+        self.batching = batch_prefill_of(executor)
         self.scheduler = scheduler
         self.queue = queue
         self.pace = pace
@@ -109,13 +110,18 @@ class Turns:
         self._move(self.scheduler.retire())
 
     def _admit(self) -> None:
-        before = self.scheduler.prefilling
-        move = self.scheduler.admit()
-        self._move([move] if move else [])
-        admitted = self.scheduler.prefilling
-        if admitted is not None and admitted is not before:
-            self._restore(admitted)
-        if admitted is not None and self.answers[admitted.id].timings.admitted is None:
+        while self.scheduler.waiting:
+            size = self._chunk_size(self.scheduler.waiting[0]) if self.batching else 0
+            before = len(self.scheduler.prefilling)
+            move = self.scheduler.admit(size)
+            self._move([move] if move else [])
+            if len(self.scheduler.prefilling) == before:
+                return
+            self._admitted(self.scheduler.prefilling[-1])
+
+    def _admitted(self, admitted: Sequence) -> None:
+        self._restore(admitted)
+        if self.answers[admitted.id].timings.admitted is None:
             self.answers[admitted.id].timings.admitted = self.clock()
             self.queue.leave(admitted.prompt_length)
             self.counts["prompt"] += admitted.prompt_length
@@ -179,22 +185,42 @@ class Turns:
         return len(draft)
 
     def _prefill(self) -> bool:
-        sequence = self.scheduler.prefilling
-        if sequence is None:
+        if not self.scheduler.prefilling:
             return False
+        chunks = self.scheduler.next_chunks(self._chunk_size(self.scheduler.prefilling[0]))
+        if len(chunks) == 1 or not self._prefill_together(chunks):
+            self._prefill_one(chunks[0])
+        return True
+
+    def _chunk_size(self, sequence: Sequence) -> int:
+        size = self.pace.size(len(self.scheduler.running), self.clock() - sequence.arrival)
+        return min(size, MAX_SCORED - 1) if sequence.scored else size
+
+    def _prefill_one(self, chunk: Chunk) -> None:
         started = self.clock()
-        size = self.pace.size(len(self.scheduler.running), started - sequence.arrival)
-        if sequence.scored:
-            size = min(size, MAX_SCORED - 1)
-        chunk = self.scheduler.next_chunk(size)
-        assert chunk is not None
         logits = self._prefill_chunk(chunk)
         if logits is None:
-            return True
+            return
         self.pace.prefilled(chunk.stop - chunk.start, self.clock() - started)
         self.scheduler.prefilled(chunk)
-        if chunk.stop == len(sequence.tokens):
-            self._first_token(sequence, logits)
+        if chunk.stop == len(chunk.sequence.tokens):
+            self._first_token(chunk.sequence, logits)
+
+    def _prefill_together(self, chunks: list[Chunk]) -> bool:
+        """Complete several prompts in one run; False if that failed, and nothing is committed then."""
+        assert self.batching is not None
+        started = self.clock()
+        ids = [np.array(chunk.sequence.tokens[chunk.start : chunk.stop], np.int64) for chunk in chunks]
+        try:
+            logits = self.batching.prefill_batch(chunks[0].sequence.row, [chunk.start for chunk in chunks], ids)
+        except ExecutionError as error:
+            _log.warning("a prefill of %d prompts failed, and the first is repeated alone: %s", len(chunks), error)
+            return False
+        self.pace.prefilled(len(ids) * max(map(len, ids)), self.clock() - started)
+        for chunk in chunks:
+            self.scheduler.prefilled(chunk)
+        for chunk, row in zip(chunks, logits, strict=True):
+            self._first_token(chunk.sequence, row)
         return True
 
     # Steps, and what becomes of them

@@ -30,6 +30,7 @@ from runtime.manifest import (
     Tokens,
     Verification,
 )  # fmt: skip
+from runtime.session import operator_has_input
 
 VOCAB = 320
 CONTEXT = 256
@@ -58,11 +59,22 @@ def continuation() -> Callable[[list[int], int], list[int]]:
 @pytest.fixture(scope="session")
 def synthetic_bundle(tmp_path_factory: pytest.TempPathFactory, tiny_bundle: Path) -> Path:
     """The synthetic model as a bundle, with the tiny model's tokenizer; no id ends an answer."""
+    return _write_bundle(tmp_path_factory.mktemp("synthetic"), tiny_bundle, counts=False)
+
+
+@pytest.fixture(scope="session")
+def batching_bundle(tmp_path_factory: pytest.TempPathFactory, tiny_bundle: Path) -> Path:
+    """The synthetic model whose prefill takes chunks of several sequences."""
+    if not operator_has_input("GroupQueryAttention", "query_seqlens"):
+        pytest.skip("needs ONNX Runtime 1.32")
+    return _write_bundle(tmp_path_factory.mktemp("batching"), tiny_bundle, counts=True)
+
+
+def _write_bundle(folder: Path, tiny_bundle: Path, *, counts: bool) -> Path:
     from runtime.bundle import write_manifest
 
-    folder = tmp_path_factory.mktemp("synthetic")
     shutil.copy(tiny_bundle / "tokenizer.json", folder)
-    graphs = [_write_graph(folder, name) for name in ("prefill", "decode")]
+    graphs = [_write_graph(folder, "prefill", counts), _write_graph(folder, "decode", counts=False)]
     manifest = Manifest(
         format_version=1,
         producer=Producer("tests", "1"),
@@ -78,7 +90,7 @@ def synthetic_bundle(tmp_path_factory: pytest.TempPathFactory, tiny_bundle: Path
     return folder
 
 
-def _write_graph(folder: Path, name: str) -> Graph:
+def _write_graph(folder: Path, name: str, counts: bool) -> Graph:
     from onnx import checker, helper, save
 
     cache: Any = ["batch", 1, "capacity", WIDTH]
@@ -87,6 +99,7 @@ def _write_graph(folder: Path, name: str) -> Graph:
         "seqlens_k": ("int32", ["batch"], "seqlens_k"),
         "total_sequence_length": ("int32", [], "total_sequence_length"),
         **({"logits_index": ("int64", ["selected", 2], "logits_index")} if name == "prefill" else {}),
+        **({"query_seqlens": ("int32", ["batch"], "query_seqlens")} if counts else {}),
         "past_key_values.0.key": ("float32", cache, "past_key"),
         "past_key_values.0.value": ("float32", cache, "past_value"),
     }
@@ -96,7 +109,7 @@ def _write_graph(folder: Path, name: str) -> Graph:
         "present.0.value": ("float32", cache, "present_value"),
     }
     infos = [[_info(port, *entry[:2]) for port, entry in side.items()] for side in (inputs, outputs)]
-    graph = helper.make_graph(_nodes(name == "prefill"), name, *infos, _constants())
+    graph = helper.make_graph(_nodes(name == "prefill", counts), name, *infos, _constants())
     opsets = [helper.make_opsetid("", 21), helper.make_opsetid("com.microsoft", 1)]
     model = helper.make_model(graph, opset_imports=opsets, ir_version=10)
     checker.check_model(model)
@@ -104,22 +117,25 @@ def _write_graph(folder: Path, name: str) -> Graph:
     return Graph(f"{name}.onnx", _ports(inputs), _ports(outputs))
 
 
-def _nodes(prefill: bool) -> list[Any]:
+def _nodes(prefill: bool, counts: bool) -> list[Any]:
     from onnx import helper
 
     def node(operator: str, inputs: str, output: str, **attributes: Any) -> Any:
         return helper.make_node(operator, inputs.split(), output.split(), **attributes)
 
     cache = ["past_key_values.0.key", "past_key_values.0.value"]
+    more = [""] * 9 + ["query_seqlens"] if counts else []
     return [
         node("Shape", "input_ids", "S", start=1, end=2),  # [1]
         node("Squeeze", "S", "s"),
         node("Range", "i0 s i1", "steps"),  # [S]
         node("Cast", "seqlens_k", "last", to=7),
         node("Unsqueeze", "last one_axis", "last_column"),  # [B, 1]
-        node("Sub", "steps s", "back"),
+        node("Cast", "query_seqlens" if counts else "S", "new", to=7),
+        node("Unsqueeze", "new one_axis", "new_column"),  # [B, 1]
+        node("Sub", "steps new_column", "back"),
         node("Add", "back i1", "offsets"),
-        node("Add", "last_column offsets", "positions"),  # [B, S]
+        node("Add", "last_column offsets", "positions"),  # [B, S]; of padding, anything
         node("Mod", "positions i7", "weights"),
         node("Mul", "input_ids weights", "weighted"),
         node("Unsqueeze", "input_ids two_axis", "a"),
@@ -129,7 +145,7 @@ def _nodes(prefill: bool) -> list[Any]:
         node("Pad", "values padding zero channels", "qkv"),  # [B, S, 24]: the values stand at 16 and 17
         helper.make_node(
             "GroupQueryAttention",
-            ["qkv", "", "", *cache, "seqlens_k", "total_sequence_length"],
+            ["qkv", "", "", *cache, "seqlens_k", "total_sequence_length", *more],
             ["means", "present.0.key", "present.0.value"],
             domain="com.microsoft",
             num_heads=1,

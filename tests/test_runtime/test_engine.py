@@ -1,9 +1,10 @@
 """The engine over the synthetic model: whatever happens around a request, its tokens are those of the formula."""
 
+import functools
 import random
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +17,13 @@ from runtime.executor import OnnxExecutor
 
 Continuation = Callable[[list[int], int], list[int]]
 CONTEXT = 256
+
+
+@pytest.fixture(params=["one prompt a run", "several"])
+def synthetic_bundle(request: pytest.FixtureRequest, synthetic_bundle: Path) -> Path:
+    """Both ways to prefill: everything below must hold for either."""
+    several: Path = request.getfixturevalue("batching_bundle") if request.param == "several" else synthetic_bundle
+    return several
 
 
 def load(folder: Path, **options: object) -> LLM:
@@ -63,6 +71,38 @@ def test_uneven_requests_through_few_rows(
     for prompt, length, completion in zip(wanted, lengths, completions, strict=True):
         assert list(completion.token_ids) == continuation(prompt, length)
         assert completion.finish_reason == "length"
+
+
+def test_short_prompts_are_prefilled_together(batching_bundle: Path, continuation: Continuation) -> None:
+    wanted = [[number, *prompt] for number, prompt in enumerate(prompts(4, 32, longest=20))]
+    executor = Watched(open_bundle(batching_bundle), rows=8, threads=1)
+    with LLM(batching_bundle, executor=executor) as llm:
+        streams = burst(llm, wanted, max_tokens=12)
+        got = [[token for delta in stream for token in delta.token_ids] for stream in streams]
+    assert got == [continuation(ids, 12) for ids in wanted]
+    assert executor.together[0] == 8
+    assert sum(executor.together) >= 24
+
+
+def burst(llm: LLM, wanted: list[list[int]], **params: int) -> list[Iterator[Delta]]:
+    """Streams that the engine admits when all of them wait (or all but the last); nothing slows their prefill down."""
+    turns, gate = llm.model.engine.turns, threading.Event()
+    admit = turns._admit
+    turns._admit = lambda: admit() if gate.is_set() else None  # type: ignore[method-assign]
+    turns.pace.size = lambda *_: 512  # type: ignore[method-assign]
+    *first, last = (functools.partial(llm.stream, ids, SamplingParams(**params)) for ids in wanted)
+    streams = [start() for start in first]
+    wait_until(lambda: len(turns.scheduler.waiting) == len(first))
+    gate.set()
+    return [*streams, last()]
+
+
+class Watched(OnnxExecutor):
+    """Counts how many prompts each run had."""
+
+    def prefill_batch(self, first: int, pasts: Sequence[int], chunks: Sequence[IntArray]) -> FloatArray:
+        self.together = [*getattr(self, "together", []), len(chunks)]
+        return super().prefill_batch(first, pasts, chunks)
 
 
 def test_streams_from_many_threads(llm: LLM, continuation: Continuation) -> None:
@@ -200,6 +240,10 @@ class Faulty(OnnxExecutor):
     def decode(self, ids: IntArray, lengths: IntArray) -> FloatArray:
         return self._poisoned(super().decode(ids, lengths), ids)
 
+    def prefill_batch(self, first: int, pasts: Sequence[int], chunks: Sequence[IntArray]) -> FloatArray:
+        logits = super().prefill_batch(first, pasts, chunks)
+        return self._poisoned(logits, np.array([chunk[-1] for chunk in chunks]))
+
     def _poisoned(self, logits: FloatArray, ids: IntArray) -> FloatArray:
         if self.mode == "raise" and (ids == self.POISON).any():
             raise ExecutionError("a planted fault")
@@ -220,6 +264,30 @@ def test_a_poisoned_row_fails_alone(synthetic_bundle: Path, continuation: Contin
         assert list(completion.token_ids) == expected[: len(completion.token_ids)]
         assert (Faulty.POISON in [prompt[-1], *expected[:59]]) == (completion.error is not None)
     assert 2 <= len(failed) < len(wanted)
+
+
+def test_of_prompts_in_one_run_only_the_poisoned_fails(batching_bundle: Path, continuation: Continuation) -> None:
+    executor = Faulty(open_bundle(batching_bundle), rows=8, threads=1)
+    wanted = [[8, 9], [3, 4], [5, Faulty.POISON], [6, 7, 8]]
+    with LLM(batching_bundle, executor=executor) as llm:
+        reasons = []
+        for stream, prompt in zip(burst(llm, wanted, max_tokens=1), wanted, strict=True):
+            try:
+                reasons.append([token for delta in stream for token in delta.token_ids] == continuation(prompt, 1))
+            except ExecutionError as error:
+                reasons.append(str(error))
+    assert reasons == [True, True, "a planted fault", True]
+
+
+def test_a_prompt_can_be_cancelled_among_others(batching_bundle: Path, continuation: Continuation) -> None:
+    wanted = [[number, number + 1] for number in range(8)]
+    with load(batching_bundle, max_concurrency=8) as llm:
+        streams = burst(llm, wanted, max_tokens=100)
+        streams[3].close()
+        streams[6].close()
+        left = [(streams[place], wanted[place]) for place in range(8) if place not in (3, 6)]
+        got = [[token for delta in stream for token in delta.token_ids] for stream, _ in left]
+    assert got == [continuation(ids, 100) for _, ids in left]
 
 
 def test_a_single_failed_prompt_raises(synthetic_bundle: Path) -> None:

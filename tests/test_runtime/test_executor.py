@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 from runtime.bundle import open_bundle
-from runtime.errors import ExecutionError
+from runtime.errors import BundleError, ExecutionError
 from runtime.executor import OnnxExecutor
+from runtime.session import operator_has_input
 from runtime.step_executor import StepInterrupted
 
 Prompt = list[int]
@@ -64,6 +65,49 @@ def test_bytes_beyond_the_length_are_never_read(executor: OnnxExecutor) -> None:
     assert np.array_equal(prefill(executor, 1, tokens), clean)
     executor.move(1, 0, 20)
     assert np.array_equal(executor.decode(np.array([7]), np.array([20]))[0], after)
+
+
+@pytest.fixture
+def batching(make_bundle: Callable[..., Path], tiny_checkpoint: Path) -> Iterator[OnnxExecutor]:
+    if not operator_has_input("GroupQueryAttention", "query_seqlens"):
+        pytest.skip("needs ONNX Runtime 1.32")
+    executor = OnnxExecutor(open_bundle(make_bundle(tiny_checkpoint, target_ort="1.32")), rows=8, threads=1)
+    yield executor
+    executor.close()
+
+
+@pytest.mark.parametrize("seed", range(6))  # 33 and 97 leave a lonely query row; 200 has no room for the padding
+def test_chunks_of_several_rows_are_bitwise_those_of_each(batching: OnnxExecutor, seed: int) -> None:
+    draw = np.random.default_rng(seed)
+    pasts, lengths = draw.choice([0, 2, 40, 65, 200], 4), draw.choice([2, 5, 33, 56, 97], 4)
+    pasts = np.where(pasts + lengths > 256, 0, pasts)
+    tokens = [ids(row, past + length) for row, (past, length) in enumerate(zip(pasts, lengths, strict=True))]
+    for row, past in enumerate(pasts):
+        if past:
+            batching.prefill(3 + row, 0, tokens[row][:past])
+    together = batching.prefill_batch(3, pasts, [t[past:] for t, past in zip(tokens, pasts, strict=True)]).copy()
+    for row, past in enumerate(pasts):
+        batching.move(3 + row, 0, past)
+        assert np.array_equal(batching.prefill(0, past, tokens[row][past:]), together[row])
+        assert all(np.array_equal(*array[[0, 3 + row], :, : len(tokens[row])]) for array in batching.memory.arrays)
+
+
+def test_decoding_by_a_graph_that_counts_ids_is_bitwise_the_same(
+    executor: OnnxExecutor, batching: OnnxExecutor
+) -> None:
+    lengths = np.array([5, 90, 17])
+    for row, length in enumerate(lengths):
+        assert np.array_equal(prefill(batching, row, ids(row, length)), prefill(executor, row, ids(row, length)))
+    assert np.array_equal(batching.decode(np.arange(3), lengths), executor.decode(np.arange(3), lengths))
+
+
+def test_an_older_onnxruntime_is_told_both_ways_out(
+    make_bundle: Callable[..., Path], tiny_checkpoint: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bundle = open_bundle(make_bundle(tiny_checkpoint, target_ort="1.32"))
+    monkeypatch.setattr("runtime.session.operator_has_input", lambda *_: False)
+    with pytest.raises(BundleError, match=r"Upgrade ONNX Runtime, or export the model again with --target-ort 1\.31"):
+        OnnxExecutor(bundle, rows=1)
 
 
 def test_a_released_row_can_be_used_again(executor: OnnxExecutor) -> None:

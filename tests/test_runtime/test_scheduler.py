@@ -37,33 +37,47 @@ class FakeCache:
         for row, keep in self.scheduler.released():
             self.rows[row] = self.rows.get(row, [])[:keep]
 
-    def turn(self, finished: set[int], chunk: int) -> None:
-        """One turn of the engine; sequences whose ids are in `finished` stop at their next token."""
+    def turn(self, finished: set[int], chunk: int, together: int = 0, failing: bool = False) -> None:
+        """One turn of the engine; sequences whose ids are in `finished` stop at their next token.
+
+        Up to `together` tokens of several prompts are prefilled in one run; a failing prefill commits nothing.
+        """
         self.apply(self.scheduler.retire())
-        move = self.scheduler.admit()
-        self.apply([move] if move else [])
+        self.admit(together)
         self.apply(self.scheduler.grow())
         for one in self.scheduler.running:
             assert self.rows[one.row][: one.length] == one.tokens[:-1]
             self.rows[one.row] = list(one.tokens)
             self.token(one, finished)
             one.length += 1
-        self.prefill(finished, chunk)
+        if not failing:
+            self.prefill(finished, max(chunk, together))
+
+    def admit(self, together: int) -> None:
+        while self.scheduler.waiting:
+            before = len(self.scheduler.prefilling)
+            move = self.scheduler.admit(together)
+            self.apply([move] if move else [])
+            if len(self.scheduler.prefilling) == before:
+                return
 
     def prefill(self, finished: set[int], size: int) -> None:
-        chunk = self.scheduler.next_chunk(size)
-        if chunk is None:
-            return
-        one = chunk.sequence
-        row = self.rows.get(one.row, [])
-        assert row[: chunk.start] == one.tokens[: chunk.start]
-        self.rows[one.row] = one.tokens[: chunk.stop]
-        self.scheduler.prefilled(chunk)
-        if chunk.stop == len(one.tokens):
-            self.token(one, finished)
-            if one.status is Status.PREFILL:
-                move = self.scheduler.join(one)
-                self.apply([move] if move else [])
+        chunks = self.scheduler.next_chunks(size)
+        assert len({chunk.sequence.row - place for place, chunk in enumerate(chunks)}) <= 1
+        for chunk in chunks:
+            one = chunk.sequence
+            assert self.rows.get(one.row, [])[: chunk.start] == one.tokens[: chunk.start]
+            self.rows[one.row] = one.tokens[: chunk.stop]
+            self.scheduler.prefilled(chunk)
+        for chunk in chunks:
+            if chunk.stop == len(chunk.sequence.tokens):
+                self.first_token(chunk.sequence, finished)
+
+    def first_token(self, one: Sequence, finished: set[int]) -> None:
+        self.token(one, finished)
+        if one.status is Status.PREFILL:
+            move = self.scheduler.join(one)
+            self.apply([move] if move else [])
 
     def token(self, one: Sequence, finished: set[int]) -> None:
         one.tokens.append(sum(one.tokens) % 3)
@@ -107,9 +121,9 @@ class SchedulerMachine(RuleBasedStateMachine):
     def stop_soon(self, data: st.DataObject) -> None:
         self.stopping.add(data.draw(st.sampled_from(self.all)).id)
 
-    @rule(chunk=st.integers(1, 9))
-    def turn(self, chunk: int) -> None:
-        self.cache.turn(self.stopping, chunk)
+    @rule(chunk=st.integers(1, 9), together=st.sampled_from([0, 0, 8, 40]), failing=st.booleans())
+    def turn(self, chunk: int, together: int, failing: bool) -> None:
+        self.cache.turn(self.stopping, chunk, together, failing)
 
     @invariant()
     def memory_adds_up(self) -> None:
@@ -126,9 +140,11 @@ class SchedulerMachine(RuleBasedStateMachine):
             return
         running, prefilling = self.scheduler.running, self.scheduler.prefilling
         assert [one.row for one in running] == list(range(len(running)))
-        assert len(running) + (prefilling is not None) <= self.scheduler.limits.rows
-        assert prefilling is None or prefilling.row >= len(running)
-        assert not any(one.row in self.scheduler.warm for one in running)
+        assert len(running) + len(prefilling) <= self.scheduler.limits.rows
+        rows = [one.row for one in prefilling]
+        assert rows == sorted(set(rows))
+        assert all(len(running) <= row < self.scheduler.limits.rows for row in rows)
+        assert not any(one.row in self.scheduler.warm for one in [*running, *prefilling])
 
     def teardown(self) -> None:
         """Whatever happened before, everything ends within a bounded number of turns."""
@@ -245,3 +261,40 @@ def test_a_prompt_that_can_never_fit_is_refused_with_both_numbers() -> None:
         scheduler(blocks=3).check(13, 5)
     scheduler().check(39, 5)
     scheduler().check(40, 0)
+
+
+@pytest.mark.parametrize(("size", "first", "second"), [(0, [0], [0, 1]), (9, [0], [0, 1]), (10, [0, 1], [0, 1, 2, 3])])
+def test_short_prompts_start_together_within_a_size(size: int, first: list[int], second: list[int]) -> None:
+    one = scheduler()
+    cache = FakeCache(one)
+    for number in range(4):
+        one.submit(sequence(number, [number] * (5 if number % 2 else 3)))
+    for expected in (first, second):
+        cache.turn(set(), 5, size)
+        assert [running.id for running in one.running] == expected
+
+
+def test_a_prompt_waits_for_a_prefix_that_is_being_computed() -> None:
+    one = scheduler()
+    cache = FakeCache(one)
+    prompts = [sequence(number, [7] * 8 + [number] * 2) for number in range(3)]
+    for prompt in prompts:
+        one.submit(prompt)
+    cache.turn(set(), 40, 40)
+    assert [running.id for running in one.running] == [0]
+    cache.turn(set(), 40, 40)
+    assert [prompt.cached for prompt in prompts] == [0, 8, 8]
+
+
+def test_when_one_of_several_ends_the_others_go_on_behind_it() -> None:
+    one = scheduler()
+    cache = FakeCache(one)
+    prompts = [sequence(number, [number] * 4) for number in range(3)]
+    for prompt in prompts:
+        one.submit(prompt)
+    cache.turn(set(), 40, 40, failing=True)
+    one.finish(prompts[1], "cancelled")
+    assert [len(one.next_chunks(40)), one.prefilling] == [1, [prompts[0], prompts[2]]]
+    cache.turn(set(), 40, 40)
+    cache.turn(set(), 40, 40)
+    assert [running.id for running in one.running] == [0, 2]
