@@ -19,7 +19,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AsyncExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
@@ -111,11 +111,14 @@ async def watched(url: str, seconds: float, storm: Storm) -> None:
 
 async def run_storm(url: str, clients: int, seconds: float, model: str | None, *, health: bool) -> Storm:
     storm = Storm()
-    limits = httpx.Limits(max_connections=clients + 1)
-    async with httpx.AsyncClient(base_url=url, timeout=300, limits=limits) as http:
+    async with AsyncExitStack() as stack:
+        # A pool each: one pool of hundreds of connections takes longer to choose one than the server to answer.
+        pools = [httpx.AsyncClient(base_url=url, timeout=300, verify=False) for _ in range(clients)]
+        for pool in pools:
+            await stack.enter_async_context(pool)
         begun = time.monotonic()
         end = begun + seconds
-        tasks = [client(number, clients, http, end, storm, model) for number in range(clients)]
+        tasks = [client(number, clients, http, end, storm, model) for number, http in enumerate(pools)]
         await asyncio.gather(*tasks, *([watched(url, seconds, storm)] if health else []))
         storm.seconds = time.monotonic() - begun
     return storm
