@@ -50,7 +50,7 @@ def _list_families(context: click.Context, _option: click.Parameter, wanted: boo
     "--lora",
     multiple=True,
     metavar="DIR",
-    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    type=click.Path(path_type=Path),
     help="Folder of a PEFT LoRA adapter to merge into the weights; repeatable.",
 )
 @click.option("--revision", metavar="REV", help="Branch, tag or commit of a hub id.")

@@ -63,11 +63,19 @@ class Storage:
     def nbytes(self, weight: "Weight") -> int:
         """About how many bytes of weights.bin a weight will need."""
         site = self.sites.get(weight.name)
-        kept = self.kinds.get(_kinds(weight)) if self.keep and site else None
+        kept = self.kept_as(weight) if self.keep and site else None
         choice = kept or (self._choice(site) if site and self.recipe else None)
         if site is None or choice is None:
             return weight.nbytes
         return min(weight.nbytes, packed_bytes(site.rows, site.inputs, choice, 4 if kept else 2))
+
+    def kept_as(self, weight: "Weight") -> Choice | None:
+        """How the codes of a matrix would be kept, by the first one of its kind; None if they cannot be."""
+        kinds = _kinds(weight)
+        if kinds not in self.kinds:
+            matrix = kept_matrix(weight, self.sites[weight.name])
+            self.kinds[kinds] = None if isinstance(matrix, str) else Choice(matrix.scheme)
+        return self.kinds[kinds]
 
     def quantization(self) -> Quantization | None:
         """What the manifest says of it."""
@@ -148,23 +156,10 @@ def plan_storage(
     storage = Storage(sites, False, _recipe(options.quantize), options.target, {})
     if options.requantize:
         return storage
-    total = exact = 0
-    for weight in weights:
-        site = sites.get(weight.name)
-        if site is None:
-            continue
-        if _kinds(weight) not in storage.kinds:
-            storage.kinds[_kinds(weight)] = _kept_as(weight, site)
-        if site.role == "linear":
-            total += site.rows * site.inputs
-            exact += site.rows * site.inputs if storage.kinds[_kinds(weight)] else 0
-    storage.keep = exact > 0 and 2 * exact >= total
+    layers = [weight for weight in weights if weight.name in sites and sites[weight.name].role == "linear"]
+    exact = sum(weight.nbytes for weight in layers if storage.kept_as(weight))
+    storage.keep = exact > 0 and 2 * exact >= sum(weight.nbytes for weight in layers)
     return storage
-
-
-def _kept_as(weight: "Weight", site: "Site") -> Choice | None:
-    matrix = kept_matrix(weight, site)
-    return None if isinstance(matrix, str) else Choice(matrix.scheme)
 
 
 def _kinds(weight: "Weight") -> tuple[str, ...]:
