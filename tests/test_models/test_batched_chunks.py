@@ -4,11 +4,6 @@ import numpy as np
 import pytest
 
 from runtime.bundle import open_bundle
-from runtime.session import operator_has_input
-
-pytestmark = pytest.mark.skipif(
-    not operator_has_input("GroupQueryAttention", "query_seqlens"), reason="needs ONNX Runtime 1.32"
-)
 
 
 @pytest.mark.parametrize("changes", [{}, {"model_type": "mistral", "sliding_window": 8}], ids=["llama", "windows"])
