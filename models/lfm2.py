@@ -32,7 +32,8 @@ def describe(config: Config) -> Decoder:
     """`layer_types` says which layers attend; older configs list them in `full_attn_idxs`."""
     for of_other_parts in ("conv_dim", "conv_dim_out", "conv_use_xavier_init", "use_pos_enc", "theta", "block_dim"):
         config.take(of_other_parts, object, None)
-    plain = skeleton.rms(config, "norm_eps", 1e-5)
+    epsilon = config.take("rms_norm_eps", float, 1e-5)  # as a config made from GGUF metadata spells it
+    plain = skeleton.rms(config, "norm_eps", epsilon)
     attention = skeleton.attention(config, theta=1e6, context=128000, qk_norm=HeadNorm(plain))
     bias = config.take("conv_bias", bool, False)
     conv = ShortConv(config.positive("hidden_size"), config.positive("conv_L_cache", 3), bias)

@@ -7,9 +7,7 @@ python tests/bench/packed_export.py --source ./a-model --output ./bundle
 
 import argparse
 import json
-import resource
 import shutil
-import sys
 import tempfile
 import time
 from pathlib import Path
@@ -18,6 +16,7 @@ import numpy as np
 from tokenizers import Tokenizer, models
 
 from exporter import ExportOptions, export
+from runtime.memory import peak_memory
 
 
 def sparse_checkpoint(folder: Path, layers: int, hidden: int, inner: int, vocab: int) -> Path:
@@ -52,14 +51,13 @@ def sparse_checkpoint(folder: Path, layers: int, hidden: int, inner: int, vocab:
 
 def measure(source: Path, output: Path) -> dict[str, float]:
     """Seconds, peak memory, what it was before, and the size of the result."""
-    scale = 1 if sys.platform == "darwin" else 1024
-    before, started = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * scale, time.monotonic()
+    before, started = peak_memory(), time.monotonic()
     report = export(source, output, ExportOptions(quantize="int4", verify="none"))
     return {
         "parameters": report.manifest.architecture.parameters,
         "seconds": round(time.monotonic() - started, 1),
         "rss_before_bytes": before,
-        "peak_rss_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * scale,
+        "peak_rss_bytes": peak_memory(),
         "weights_bytes": report.manifest.files["weights.bin"].size,
     }
 

@@ -79,7 +79,12 @@ def sparse(tmp_path):
 
 def start(source, output):
     """The export in a process of its own, whose memory can be measured and which can be interrupted."""
-    command = [sys.executable, str(BENCH), "--source", str(source), "--output", str(output)]
+    # A run of these tests in the background has SIGINT ignored, and a child would inherit that.
+    code = (
+        "import runpy, signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler); "
+        "sys.argv = sys.argv[1:]; runpy.run_path(sys.argv[0], run_name='__main__')"
+    )
+    command = [sys.executable, "-c", code, str(BENCH), "--source", str(source), "--output", str(output)]
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
