@@ -65,20 +65,22 @@ class OnnxExecutor:
 
     def prefill(self, row: int, past: int, ids: IntArray) -> FloatArray:
         """Put `ids` [n] at positions `past …` of the row; returns the logits [vocab] after the last of them."""
-        start = 0
         *first, last = uniform_pieces(len(ids), self._query_blocks)
-        for stop in first:
-            self._prefill_piece("extend", row, past + start, ids[start:stop])
-            start = stop
+        start = self._extend_pieces(row, past, ids, first)
         logits: FloatArray = self._prefill_piece("prefill", row, past + start, ids[start:last])[0]
         return logits
 
     def extend(self, row: int, past: int, ids: IntArray) -> None:
         """Put `ids` [n] at positions `past …` of the row, without computing the head for any of them."""
+        self._extend_pieces(row, past, ids, uniform_pieces(len(ids), self._query_blocks))
+
+    def _extend_pieces(self, row: int, past: int, ids: IntArray, stops: Sequence[int]) -> int:
+        """Run the pieces of `ids` that end at `stops`, without the head; returns the last of the ends, or 0."""
         start = 0
-        for stop in uniform_pieces(len(ids), self._query_blocks):
+        for stop in stops:
             self._prefill_piece("extend", row, past + start, ids[start:stop])
             start = stop
+        return start
 
     def prefill_batch(self, first: int, pasts: Sequence[int], chunks: Sequence[IntArray]) -> FloatArray:
         """Put `chunks[i]` at positions `pasts[i] …` of row `first + i`, together; returns the logits [n, vocab]."""
