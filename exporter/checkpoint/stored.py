@@ -4,7 +4,6 @@ Files are read, not mapped: a file that shrinks while it is read must be an erro
 result may occupy memory.
 """
 
-import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -51,10 +50,6 @@ class BlockFormat:
     block: int
     bytes: int
     decode: Callable[[Bytes], FloatArray]
-
-    def byte_count(self, shape: tuple[int, ...]) -> int:
-        """Bytes of a tensor of this shape, whose last dimension is a multiple of `block`."""
-        return math.prod(shape) // self.block * self.bytes
 
 
 def read_float32(source: FileRange, shape: tuple[int, ...], form: BlockFormat, where: str) -> FloatArray:
