@@ -67,6 +67,12 @@ def split(name: str, chunks: IntArray) -> Text:
     return Text(name, np.delete(chunks, held, axis=0), chunks[held], called)
 
 
+def text_to_measure(source: Path, bundle: Bundle, tokens: int, length: int = CHUNK) -> Text:
+    """A file's text, all of it held out: for evaluation alone. Arguments and errors as of `read_chunks`."""
+    chunks = read_chunks(source, bundle, tokens, length)
+    return Text(source.name, chunks[:0], chunks, source.name)
+
+
 def read_chunks(source: Path, bundle: Bundle, tokens: int, length: int = CHUNK) -> IntArray:
     """Token ids `[chunks, length]` of a file, at most `tokens` of them, taken evenly from all of it.
 

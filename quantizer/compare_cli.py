@@ -36,7 +36,7 @@ def compare(
     """
     from runtime.bundle import open_bundle
 
-    from .calibration_text import Text, read_chunks
+    from .calibration_text import text_to_measure
     from .compare import compare as measure
     from .progress_bar import progress_bar
     from .report import COLUMNS, cells, comparison_report
@@ -46,8 +46,7 @@ def compare(
         raise QuantizationError("quality needs both --reference and --text; leave out both for size and speed only.")
     chosen = None
     if reference is not None and text is not None:
-        chunks = read_chunks(text, open_bundle(reference), tokens)
-        chosen = Text(text.name, chunks[:0], chunks, text.name)
+        chosen = text_to_measure(text, open_bundle(reference), tokens)
     with progress_bar("comparing") as progress:
         rows = measure(folders, reference, chosen, repeat, progress)
     if html:

@@ -3,10 +3,17 @@
 import json
 from dataclasses import asdict
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from runtime.errors import QuantizationError
+
+if TYPE_CHECKING:
+    from runtime.bundle import Bundle
+    from runtime.manifest import Quality
+
+    from .abilities import Ability
 
 _RECALL = (256, 1024, 4096)  # tokens of the contexts for recall
 _PATH = click.Path(path_type=Path)
@@ -42,7 +49,7 @@ def evaluate(
     from runtime.bundle import open_bundle
 
     from .abilities import compare_abilities
-    from .calibration_text import Text, read_chunks
+    from .calibration_text import text_to_measure
     from .gate import parse_gate
     from .progress_bar import progress_bar
     from .quality import as_quality, measure_scores
@@ -50,10 +57,8 @@ def evaluate(
 
     gate = parse_gate(fail_if) if fail_if else None
     ours, theirs = open_bundle(folder), open_bundle(reference)
-    if ours.manifest.architecture.vocab_size != theirs.manifest.architecture.vocab_size:
-        raise QuantizationError(f"{folder} and {reference} have different vocabularies: they are not the same model.")
-    chunks = read_chunks(text, theirs, tokens, context)
-    chosen = Text(text.name, chunks[:0], chunks, text.name)
+    _require_same_model(ours, theirs)
+    chosen = text_to_measure(text, theirs, tokens, context)
     with progress_bar("evaluating") as progress:
         scores = measure_scores(ours, theirs, chosen, progress)
         asked = compare_abilities(folder, reference, _RECALL, progress) if abilities else []
@@ -63,12 +68,23 @@ def evaluate(
     if as_json:
         click.echo(json.dumps(asdict(scores) | {"abilities": [asdict(ability) for ability in asked]}, indent=1))
     else:
-        click.echo(f"KL divergence   {quality.kl:.5f} nats per token, 99 % of tokens below {quality.kl_p99:.4f}")
-        click.echo(f"top-1 agreement {quality.top1:.2%}")
-        click.echo(f"perplexity      {quality.perplexity:.4f}, reference {quality.reference_perplexity:.4f}")
-        click.echo(f"text            {quality.text}, {quality.tokens:,} tokens in chunks of {chunks.shape[1]}")
-        for ability in asked:
-            figures = f"{ability.agreement:.0%} of the reference's answers, margin {ability.margin:+.3f} nats per token"
-            click.echo(f"{ability.name}: {figures} ({ability.questions} questions)")
+        _print_figures(quality, chosen.held_out.shape[1], asked)
     if gate:
         gate.check(quality)
+
+
+def _require_same_model(ours: "Bundle", theirs: "Bundle") -> None:
+    if ours.manifest.architecture.vocab_size != theirs.manifest.architecture.vocab_size:
+        raise QuantizationError(
+            f"{ours.folder} and {theirs.folder} have different vocabularies: they are not the same model."
+        )
+
+
+def _print_figures(quality: "Quality", context: int, asked: "list[Ability]") -> None:
+    click.echo(f"KL divergence   {quality.kl:.5f} nats per token, 99 % of tokens below {quality.kl_p99:.4f}")
+    click.echo(f"top-1 agreement {quality.top1:.2%}")
+    click.echo(f"perplexity      {quality.perplexity:.4f}, reference {quality.reference_perplexity:.4f}")
+    click.echo(f"text            {quality.text}, {quality.tokens:,} tokens in chunks of {context}")
+    for ability in asked:
+        figures = f"{ability.agreement:.0%} of the reference's answers, margin {ability.margin:+.3f} nats per token"
+        click.echo(f"{ability.name}: {figures} ({ability.questions} questions)")

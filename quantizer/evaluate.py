@@ -86,14 +86,6 @@ def evaluate(model: Model, reference: Model, chunks: IntArray, progress: Callabl
     return _summarize([np.concatenate(columns) for columns in zip(*parts, strict=True)], chunks.shape)
 
 
-def split_text(ids: list[int], length: int, limit: int | None = None) -> IntArray:
-    """Token ids → `[chunks, length]`; a short rest is dropped, unless it is all there is."""
-    if len(ids) < length:
-        return np.array([ids], np.int64)
-    count = min(len(ids) // length, limit or len(ids))
-    return np.array(ids[: count * length], np.int64).reshape(count, length)
-
-
 def _compare(model: Model, reference: Model, ids: IntArray) -> tuple[Floats, ...]:
     """Per position of one chunk: KL, agreement, log-probability of the next token under both (NaN for the last)."""
     ours, theirs = model.hidden(ids[None])[0], reference.hidden(ids[None])[0]

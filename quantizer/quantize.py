@@ -85,13 +85,7 @@ def quantize(
         BundleError: `source` cannot be read, or `target` is in the way.
     """
     progress = progress or silent
-    bundle = open_bundle(source)
-    _require_unquantized(bundle)
-    graphs = load_graphs(bundle)
-    found = merge_sites(find_sites(m.graph, bundle.manifest.architecture.vocab_size) for m in graphs.models.values())
-    sites = select_sites(found, recipe.exclude)
-    if recipe.needs_text or gate:
-        _require_cpu(bundle)
+    bundle, graphs, sites = _open(source, recipe, gate)
     default_work = target.parent / f".{target.name}.work"
     with _translated(), new_bundle(target, overwrite=overwrite) as folder:
         if text is None and (recipe.needs_text or gate):
@@ -104,6 +98,17 @@ def quantize(
             manifest = _measure(bundle, folder, manifest, text, gate, progress)
     shutil.rmtree(default_work, ignore_errors=True)
     return Result(manifest, tuple(outcomes))
+
+
+def _open(source: Path, recipe: Recipe, gate: Gate | None) -> tuple[Bundle, Graphs, list[Site]]:
+    """The float bundle, and which of its matrices are to be quantized."""
+    bundle = open_bundle(source)
+    _require_unquantized(bundle)
+    if recipe.needs_text or gate:
+        _require_cpu(bundle)
+    graphs = load_graphs(bundle)
+    found = merge_sites(find_sites(m.graph, bundle.manifest.architecture.vocab_size) for m in graphs.models.values())
+    return bundle, graphs, select_sites(found, recipe.exclude)
 
 
 def _measure(

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from quantizer.evaluate import Model, evaluate, split_text
+from quantizer.evaluate import Model, evaluate
 from quantizer.quantize import quantize
 from quantizer.scheme import Choice, Recipe, Scheme
 from runtime.bundle import open_bundle
@@ -45,9 +45,3 @@ def test_slices_do_not_show(pair, monkeypatch):
 def test_no_text_is_an_error(pair):
     with pytest.raises(QuantizationError, match="empty"):
         evaluate(*pair, np.zeros((0, 5), np.int64))
-
-
-def test_text_is_cut_into_chunks():
-    assert split_text(list(range(10)), 4).tolist() == [[0, 1, 2, 3], [4, 5, 6, 7]]
-    assert split_text([1, 2], 4).tolist() == [[1, 2]]
-    assert split_text(list(range(10)), 4, limit=1).shape == (1, 4)
