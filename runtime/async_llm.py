@@ -66,7 +66,7 @@ class AsyncLLM:
         self, prompt: Prompt, params: SamplingParams | None = None, *, timeout: float | None = None
     ) -> AsyncIterator[Delta]:
         """Answer one prompt piece by piece. Leaving the iterator, or cancelling its task, cancels the request."""
-        return self._deltas(self.model.request(prompt, params, timeout=timeout), [])
+        return self._deltas(self.model.request(prompt, params, timeout=timeout), [], streamed=True)
 
     def stream_chat(
         self,
@@ -78,7 +78,8 @@ class AsyncLLM:
     ) -> AsyncIterator[Delta]:
         """As `chat`, piece by piece."""
         prompt = self.model.render(messages, **template)
-        return self._deltas(self.model.request(prompt, params, timeout=timeout, special_tokens=False), [])
+        request = self.model.request(prompt, params, timeout=timeout, special_tokens=False)
+        return self._deltas(request, [], streamed=True)
 
     async def close(self) -> None:
         """Cancel what still runs, and release threads and memory."""
@@ -97,14 +98,16 @@ class AsyncLLM:
         async with aclosing(self._deltas(request, answers)) as deltas:
             return combine(answers, [delta async for delta in deltas])
 
-    async def _deltas(self, request: Request, answers: list[Answer]) -> AsyncGenerator[Delta, None]:
+    async def _deltas(
+        self, request: Request, answers: list[Answer], *, streamed: bool = False
+    ) -> AsyncGenerator[Delta, None]:
         loop = asyncio.get_running_loop()
         inbox: asyncio.Queue[Delta] = asyncio.Queue()
 
         def listen(_: Answer, delta: Delta) -> None:
             loop.call_soon_threadsafe(inbox.put_nowait, delta)
 
-        answers += self.model.answers(request, listen)
+        answers += self.model.answers(request, listen, streamed=streamed)
         self.model.engine.submit(answers)
         unfinished = len(answers)
         try:

@@ -148,7 +148,7 @@ class LLM:
     ) -> Iterator[Delta]:
         request = self.model.request(prompt, params, timeout=timeout, special_tokens=special_tokens)
         inbox: queue.SimpleQueue[Delta] = queue.SimpleQueue()
-        answers = self.model.answers(request, lambda _, delta: inbox.put(delta))
+        answers = self.model.answers(request, lambda _, delta: inbox.put(delta), streamed=True)
         self.model.engine.submit(answers)
         return self._deltas(answers, inbox)
 

@@ -112,9 +112,15 @@ class Model:
             raise RequestError(f"timeout must be a number of seconds from 0 on, got {timeout!r}.")
         return Request(tuple(ids), params, timeout, frozenset(visible))
 
-    def answers(self, request: Request, listener: Listener) -> list[Answer]:
-        """The `n` answers to one request, not yet submitted; `listener` hears of every delta in the engine's thread."""
-        return [self._answer(request, index, listener) for index in range(request.params.n)]
+    def answers(self, request: Request, listener: Listener, *, streamed: bool = False) -> list[Answer]:
+        """The `n` answers to one request, not yet submitted; `listener` hears of every delta in the engine's thread.
+
+        While an answer that is `streamed` runs, prompts are computed in small chunks between its tokens.
+        """
+        answers = [self._answer(request, index, listener) for index in range(request.params.n)]
+        for answer in answers:
+            answer.sequence.streamed = streamed
+        return answers
 
     def _answer(self, request: Request, index: int, listener: Listener) -> Answer:
         params, ids = request.params, list(request.ids)
@@ -137,6 +143,10 @@ class Model:
             ChatTemplateError: the bundle has no template, or it refuses these messages.
         """
         return self._template.render(messages, **template)
+
+    def prepare(self) -> None:
+        """Do now what the first request of a kind would otherwise wait for, and let others wait for."""
+        self._grammars.prepare()
 
     def close(self) -> None:
         """Cancel everything, and release threads and memory."""

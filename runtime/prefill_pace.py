@@ -1,4 +1,4 @@
-"""How many prompt tokens to compute between two decode steps, so that running answers keep their pace."""
+"""How many prompt tokens to compute between two decode steps, so that answers that are read keep their pace."""
 
 _SMOOTHING = 0.2
 # Beside one answer, 2 tokens a chunk double the time between its tokens, 4 make it 2.4 times, 8 three times (SmolLM2,
@@ -10,7 +10,7 @@ class PrefillPace:
     """Measures steps and proposes chunk sizes. Sizes change with the measurements; results do not, bit for bit.
 
     Args:
-        largest: chunk size while nothing else runs.
+        largest: chunk size while nobody reads along.
         share: how long a chunk may take, in decode steps.
         patience: seconds from which on a waiting prompt gets more: twice the share at twice this age, and so on.
 
@@ -25,9 +25,9 @@ class PrefillPace:
         self.decode_seconds = 0.0
         self._token_seconds = 0.0
 
-    def size(self, running: int, waited: float) -> int:
-        """Tokens of the next chunk while `running` sequences decode and the prompt has waited `waited` seconds."""
-        if not running or not (self.decode_seconds and self._token_seconds):
+    def size(self, paced: bool, waited: float) -> int:
+        """Tokens of the next chunk of a prompt that has waited `waited` seconds; `paced` if somebody reads along."""
+        if not paced or not (self.decode_seconds and self._token_seconds):
             return self.largest
         share = self.share * max(1.0, waited / self.patience)
         return min(self.largest, max(_LEAST, int(share * self.decode_seconds / self._token_seconds)))

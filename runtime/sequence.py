@@ -33,6 +33,7 @@ class Sequence:
         cached: prompt tokens that were found in the cache instead of computed.
         blocks: blocks of the pool that it holds.
         scored: whether every prompt position must be computed, because its logits are wanted.
+        streamed: whether somebody reads the answer while it grows, so that its pace matters and not only its end.
     """
 
     id: int
@@ -50,6 +51,7 @@ class Sequence:
     preemptions: int = 0
     finish_reason: str | None = None
     scored: bool = False
+    streamed: bool = False
 
     @property
     def generated(self) -> int:

@@ -67,7 +67,7 @@ class Turns:
         self._expire()
         self._retire()
         self._admit()
-        decoded = self._decode()
+        decoded = not self._filling and self._decode()
         prefilled = self._prefill()
         self._tell_if_idle()
         return decoded or prefilled
@@ -192,8 +192,18 @@ class Turns:
             self._prefill_one(chunks[0])
         return True
 
+    @property
+    def _paced(self) -> bool:
+        """Whether somebody reads along, so that every chunk of a prompt must be short."""
+        return any(sequence.streamed for sequence in self.scheduler.running)
+
+    @property
+    def _filling(self) -> bool:
+        """Whether prompts go first: where nobody reads along, a decode step of more rows costs each of them less."""
+        return bool(self.scheduler.prefilling) and not self._paced
+
     def _chunk_size(self, sequence: Sequence) -> int:
-        size = self.pace.size(len(self.scheduler.running), self.clock() - sequence.arrival)
+        size = self.pace.size(self._paced, self.clock() - sequence.arrival)
         return min(size, MAX_SCORED - 1) if sequence.scored else size
 
     def _prefill_one(self, chunk: Chunk) -> None:

@@ -105,6 +105,47 @@ class Watched(OnnxExecutor):
         return super().prefill_batch(first, pasts, chunks)
 
 
+class Diary(OnnxExecutor):
+    """Writes down what it ran: "p" for a piece of a prompt, and how many rows decoded."""
+
+    def prefill(self, row: int, past: int, ids: IntArray) -> FloatArray:
+        self.entries = [*getattr(self, "entries", []), "p"]
+        return super().prefill(row, past, ids)
+
+    def extend(self, row: int, past: int, ids: IntArray) -> None:
+        self.entries = [*getattr(self, "entries", []), "p"]
+        super().extend(row, past, ids)
+
+    def decode(self, ids: IntArray, lengths: IntArray) -> FloatArray:
+        self.entries = [*self.entries, len(ids)]
+        return super().decode(ids, lengths)
+
+
+def test_where_nobody_reads_along_rows_fill_before_they_decode(synthetic_bundle: Path) -> None:
+    executor = Diary(open_bundle(synthetic_bundle), rows=4, threads=1)
+    executor.can_batch_prefill = False
+    with LLM(synthetic_bundle, executor=executor, options=EngineOptions(max_concurrency=4)) as llm:
+        llm.model.engine.turns.pace.largest = 50
+        from runtime.batch import Batch
+
+        Batch(llm.model).run(llm.model.request(p, SamplingParams(max_tokens=20)) for p in prompts(1, 12, longest=200))
+    decoded = [entry for entry in executor.entries if entry != "p"]
+    assert decoded[: decoded.index(4)] in ([], [1], [2], [3], [1, 3])  # requests may arrive one by one
+    assert decoded.count(4) >= 3 * 18
+
+
+def test_while_somebody_reads_along_a_prompt_takes_turns_with_the_answer(synthetic_bundle: Path) -> None:
+    executor = Diary(open_bundle(synthetic_bundle), rows=2, threads=1)
+    with LLM(synthetic_bundle, executor=executor, options=EngineOptions(max_concurrency=2)) as llm:
+        llm.model.engine.turns.pace.size = lambda paced, _: 4 if paced else 512  # type: ignore[method-assign]
+        stream = llm.stream([1, 2, 3], SamplingParams(max_tokens=120))
+        next(stream)
+        llm.generate(list(range(200)), SamplingParams(max_tokens=2))
+        stream.close()
+    beside = executor.entries[executor.entries.index("p", 1) :][:60]
+    assert beside == ["p", 1] * 30
+
+
 def test_streams_from_many_threads(llm: LLM, continuation: Continuation) -> None:
     wanted = prompts(3, 12)
     got: dict[int, list[int]] = {}

@@ -1,4 +1,4 @@
-"""Chunk sizes: whole while nobody waits for it, otherwise about as long as a decode step."""
+"""Chunk sizes: whole while nobody reads along, otherwise about as long as a decode step."""
 
 from runtime.prefill_pace import PrefillPace
 
@@ -11,16 +11,16 @@ def measured() -> PrefillPace:
     return pace
 
 
-def test_alone_a_prompt_gets_the_largest_chunk() -> None:
-    assert measured().size(running=0, waited=0) == 512
+def test_while_nobody_reads_along_a_prompt_gets_the_largest_chunk() -> None:
+    assert measured().size(paced=False, waited=0) == 512
 
 
-def test_beside_others_a_chunk_takes_less_than_a_decode_step() -> None:
-    assert measured().size(running=3, waited=0) == 20
+def test_beside_a_reader_a_chunk_takes_less_than_a_decode_step() -> None:
+    assert measured().size(paced=True, waited=0) == 20
 
 
 def test_the_older_a_prompt_the_more_it_gets() -> None:
-    sizes = [measured().size(running=3, waited=seconds) for seconds in (10, 20, 100, 10_000)]
+    sizes = [measured().size(paced=True, waited=seconds) for seconds in (10, 20, 100, 10_000)]
     assert sizes == [20, 40, 200, 512]
 
 
@@ -28,8 +28,8 @@ def test_a_slow_prefill_still_moves() -> None:
     pace = measured()
     for _ in range(50):
         pace.prefilled(10, 1.0)
-    assert pace.size(running=1, waited=0) == 4
+    assert pace.size(paced=True, waited=0) == 4
 
 
 def test_before_anything_is_measured_it_takes_the_largest() -> None:
-    assert PrefillPace(64).size(running=2, waited=0) == 64
+    assert PrefillPace(64).size(paced=True, waited=0) == 64
