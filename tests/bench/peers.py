@@ -6,6 +6,10 @@
 A peer that is not installed is left out. The genai models are built once from the source's weights, with the peer's own
 builder at its defaults (int4: block size 32, accuracy level 4), and kept in --cache. Every round measures every engine
 once, A B C D A B C D …; the figures are medians over the rounds, and the ratios are to genai in the same precision.
+
+"uneven" is what a service sees: 32 requests that want 8 to 128 tokens, eight at a time. Ours go through the engine,
+which refills a row as soon as its answer ends; the peer runs batches of eight, each until its longest answer has ended.
+Only wanted tokens count, and the time is that of everything, prompts included.
 """
 
 import argparse
@@ -22,8 +26,8 @@ from typing import Any, Protocol
 import numpy as np
 
 PROMPT, TOKENS, BATCHES = 128, 32, (1, 8)
+UNEVEN_PROMPT, ROWS, WANTED = 32, 8, np.random.default_rng(7).integers(8, 129, 32)  # tokens of each of 32 requests
 SETTLE = 0.3  # seconds in which the threads of the engine before stop spinning; then each gets a short step to wake up
-RATIOS = {"genai fp32": ("onnxlm fp32", "transformers fp32"), "genai int4": ("onnxlm int4",)}
 
 
 class Engine(Protocol):
@@ -35,15 +39,19 @@ class Engine(Protocol):
     def decode(self, ids: np.ndarray) -> float:
         """TOKENS further tokens of every row, chosen greedily, behind the prompts."""
 
+    def uneven(self, ids: np.ndarray) -> float:
+        """A request for each of WANTED, behind the rows of `ids` [requests, UNEVEN_PROMPT], ROWS at a time."""
+
 
 class Onnxlm:
     """Our step executor, with a greedy choice of the next token."""
 
     def __init__(self, bundle: Path) -> None:
-        from runtime.bundle import open_bundle
-        from runtime.executor import OnnxExecutor
+        from runtime import LLM, EngineOptions
 
-        self._executor = OnnxExecutor(open_bundle(bundle), rows=max(BATCHES), context=PROMPT + TOKENS + 2)
+        context = PROMPT + TOKENS + 2
+        self._llm = LLM(bundle, options=EngineOptions(max_concurrency=ROWS, context=context, prefix_cache=0))
+        self._executor = self._llm.model.engine.turns.executor  # nobody else uses it while the engine is idle
 
     def prefill(self, ids: np.ndarray) -> float:
         started = time.perf_counter()
@@ -60,6 +68,18 @@ class Onnxlm:
             last = self._executor.decode(last, lengths + step).argmax(-1)
         return time.perf_counter() - started
 
+    def uneven(self, ids: np.ndarray) -> float:
+        from runtime import SamplingParams
+        from runtime.batch import Batch
+
+        params = [SamplingParams(max_tokens=int(n), temperature=0, ignore_eos=True) for n in WANTED]
+        started = time.perf_counter()
+        requests = [self._llm.model.request(row.tolist(), p) for row, p in zip(ids, params, strict=True)]
+        done = Batch(self._llm.model).run(requests)
+        seconds = time.perf_counter() - started
+        assert [len(completion.token_ids) for completion in done] == WANTED.tolist()
+        return seconds
+
 
 class Genai:
     """onnxruntime-genai's generator over a model folder of its own builder."""
@@ -70,9 +90,8 @@ class Genai:
         self._genai = onnxruntime_genai
         self._model = onnxruntime_genai.Model(str(folder))
 
-    def _start(self, ids: np.ndarray) -> tuple[Any, float]:
+    def _start(self, ids: np.ndarray, length: int = PROMPT + TOKENS + 2) -> tuple[Any, float]:
         params = self._genai.GeneratorParams(self._model)
-        length = PROMPT + TOKENS + 2
         params.set_search_options(batch_size=len(ids), min_length=length, max_length=length, do_sample=False)
         generator = self._genai.Generator(self._model, params)
         started = time.perf_counter()
@@ -89,6 +108,15 @@ class Genai:
         started = time.perf_counter()
         for _ in range(TOKENS):
             generator.generate_next_token()
+        return time.perf_counter() - started
+
+    def uneven(self, ids: np.ndarray) -> float:
+        started = time.perf_counter()
+        for first in range(0, len(ids), ROWS):
+            longest = int(WANTED[first : first + ROWS].max())
+            generator, _ = self._start(ids[first : first + ROWS], UNEVEN_PROMPT + longest + 1)
+            for _ in range(longest - 1):
+                generator.generate_next_token()
         return time.perf_counter() - started
 
 
@@ -122,10 +150,23 @@ class Transformers:
                 out = self._model(last, cache=out.past_key_values, use_cache=True)
         return time.perf_counter() - started
 
+    def uneven(self, ids: np.ndarray) -> float:
+        import torch
+
+        started = time.perf_counter()
+        for first in range(0, len(ids), ROWS):
+            out, _ = self._start(ids[first : first + ROWS])
+            with torch.inference_mode():
+                for _ in range(int(WANTED[first : first + ROWS].max()) - 1):
+                    last = out.logits[:, -1].argmax(-1, keepdim=True)
+                    out = self._model(last, cache=out.past_key_values, use_cache=True)
+        return time.perf_counter() - started
+
 
 def engines(options: argparse.Namespace) -> dict[str, Engine]:
     """Every engine that is installed, by name; ours first."""
-    found: dict[str, Engine] = {"onnxlm fp32": Onnxlm(options.fp32), "onnxlm int4": Onnxlm(options.int4)}
+    found: dict[str, Engine] = {"onnxlm fp32": Onnxlm(options.fp32)}
+    found |= {_int4_name(folder): Onnxlm(folder) for folder in options.int4}
     wanted = [name for name in ("onnxruntime_genai", "transformers") if find_spec(name) and name not in options.without]
     if not wanted:
         return found
@@ -140,6 +181,10 @@ def engines(options: argparse.Namespace) -> dict[str, Engine]:
     if "transformers" in wanted:
         found["transformers fp32"] = Transformers(model)
     return found
+
+
+def _int4_name(folder: Path) -> str:
+    return f"onnxlm int4 {folder.name}"
 
 
 def build_genai(checkpoint: Any, model: Any, cache: Path, precision: str) -> Path:
@@ -180,12 +225,16 @@ def measure(found: dict[str, Engine], rounds: int, vocab_size: int) -> dict[Case
         *(("decode", batch, lambda engine, rows: engine.decode(rows), batch * TOKENS) for batch in BATCHES),
     ]
     speeds: dict[Case, list[float]] = {}
+    cases.append(("uneven", ROWS, lambda engine, rows: engine.uneven(rows), int(WANTED.sum())))
     for number in range(rounds + 1):
+        prompts = np.random.default_rng(number).integers(
+            3, vocab_size, (len(WANTED), UNEVEN_PROMPT)
+        )  # never seen before
         for phase, batch, run, tokens in cases:
             for name, engine in found.items():
                 time.sleep(SETTLE)
                 engine.prefill(ids[:1, :8])
-                seconds = run(engine, ids[:batch])
+                seconds = run(engine, prompts if phase == "uneven" else ids[:batch])
                 if number:
                     speeds.setdefault((name, phase, batch), []).append(tokens / seconds)
         print(f"round {number} of {rounds}", file=sys.stderr)
@@ -194,12 +243,12 @@ def measure(found: dict[str, Engine], rounds: int, vocab_size: int) -> dict[Case
 
 def report(speeds: dict[Case, list[float]]) -> str:
     """A table of medians, then the ratios to genai, each the median of the rounds' ratios."""
-    lines = [f"{'':20} {'phase':8} {'batch':>5} {'tokens/s':>10}   from … to"]
+    lines = [f"{'':28} {'phase':8} {'batch':>5} {'tokens/s':>10}   from … to"]
     for (name, phase, batch), rates in speeds.items():
-        lines.append(f"{name:20} {phase:8} {batch:5} {median(rates):10.1f}   {min(rates):.1f} … {max(rates):.1f}")
-    for base, others in RATIOS.items():
-        for (name, phase, batch), rates in speeds.items():
-            if name in others and (base, phase, batch) in speeds:
+        lines.append(f"{name:28} {phase:8} {batch:5} {median(rates):10.1f}   {min(rates):.1f} … {max(rates):.1f}")
+    for (name, phase, batch), rates in speeds.items():
+        for base in ("genai fp32", "genai int4"):
+            if base[-4:] in name and base != name and (base, phase, batch) in speeds:
                 pairs = zip(rates, speeds[base, phase, batch], strict=True)
                 ratio = median(ours / theirs for ours, theirs in pairs)
                 lines.append(f"{name} : {base}, {phase} of batch {batch}: {ratio:.2f}×")
@@ -211,7 +260,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--source", type=Path, required=True, help="the checkpoint that both bundles came from")
     parser.add_argument("--fp32", type=Path, required=True, help="our bundle in float32")
-    parser.add_argument("--int4", type=Path, required=True, help="our bundle in 4 bits")
+    parser.add_argument("--int4", type=Path, nargs="+", required=True, help="our bundles in 4 bits")
     parser.add_argument("--cache", type=Path, default=Path("demo/peers"), help="where peers' models are kept")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--without", nargs="*", default=[], help="peers to leave out: onnxruntime_genai transformers")
