@@ -56,13 +56,14 @@ def open_bundle(folder: str | Path, *, verify: bool = False, progress: Callable[
 
 
 @contextmanager
-def new_bundle(target: str | Path, *, overwrite: bool = False) -> Iterator[Path]:
+def new_bundle(target: str | Path, *, overwrite: bool = False, marker: str = MANIFEST_NAME) -> Iterator[Path]:
     """Yield a temporary folder beside `target` that becomes `target` when the block succeeds, and vanishes when not.
 
     An existing target is refused, or with `overwrite` replaced if it is a bundle (or empty): never another folder.
+    A folder of another kind than bundles is known by its file `marker`.
     """
     target = Path(target).absolute()
-    _require_replaceable(target, overwrite)
+    _require_replaceable(target, overwrite, marker)
     target.parent.mkdir(parents=True, exist_ok=True)
     temporary = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
     try:
@@ -153,7 +154,7 @@ def _check_hash(folder: Path, name: str, entry: FileEntry, progress: Callable[[i
         )
 
 
-def _require_replaceable(target: Path, overwrite: bool) -> None:
+def _require_replaceable(target: Path, overwrite: bool, marker: str) -> None:
     if not target.exists():
         return
     if not target.is_dir():
@@ -162,8 +163,8 @@ def _require_replaceable(target: Path, overwrite: bool) -> None:
         return
     if not overwrite:
         raise BundleError(f"{target} exists. Choose another output, or pass --overwrite to replace it.")
-    if not (target / MANIFEST_NAME).is_file():
-        raise BundleError(f"{target} holds no {MANIFEST_NAME}, so it is not a bundle, and is not overwritten.")
+    if not (target / marker).is_file():
+        raise BundleError(f"{target} holds no {marker}, so onnxlm did not write it, and does not overwrite it.")
 
 
 def _swap(temporary: Path, target: Path) -> None:
