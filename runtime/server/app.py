@@ -10,7 +10,7 @@ from starlette.middleware import Middleware
 from starlette.routing import Route
 
 from ..model import Model
-from .access import KeyGuard, OriginGuard
+from .access import OPEN_PATHS, KeyGuard, OriginGuard
 from .chat_job import ChatJob
 from .completion_job import CompletionJob
 from .error_answers import http_error, server_error
@@ -20,6 +20,7 @@ from .page import PageRoutes
 from .service import Service
 from .status_routes import StatusRoutes
 from .token_routes import TokenRoutes
+from .turnstile import Turnstile
 
 
 def create_app(models: Mapping[str, Model], options: ServerOptions | None = None) -> Starlette:
@@ -61,7 +62,7 @@ def create_app(models: Mapping[str, Model], options: ServerOptions | None = None
 
 
 def _guards(options: ServerOptions) -> list[Middleware]:
-    guards = [Middleware(OriginGuard, origins=options.cors_origins)]
+    guards = [Middleware(Turnstile, passing=OPEN_PATHS), Middleware(OriginGuard, origins=options.cors_origins)]
     return [*guards, Middleware(KeyGuard, keys=options.api_keys)] if options.api_keys else guards
 
 

@@ -1,6 +1,7 @@
 """The published OpenAPI document, made from the same dataclasses that requests are read with."""
 
 import dataclasses
+import functools
 import types
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
@@ -46,6 +47,7 @@ _ERRORS = {
 }
 
 
+@functools.cache
 def document(*, keys: bool) -> dict[str, Any]:
     """The document; with `keys`, it asks for an API key."""
     paths = {
