@@ -1,7 +1,7 @@
 """What is learned from text before the first code is chosen: Gram matrices, and where a budget is spent best."""
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from runtime.bundle import Bundle
@@ -50,10 +50,19 @@ def prepare(
     if warning := too_little(text.chunks):
         _LOGGER.warning(warning)
     grams: Grams = collect_grams(bundle, text.chunks, work, lambda step: _tell(progress, step))
+    _warn_of_rare(grams.experts.rare())
     plan = Plan(recipe, sites, transposed, structure, grams)
     if recipe.budget is not None:
         _spend_budget(bundle, graphs, plan, recipe.budget, text.chunks, work, progress)
     return plan
+
+
+def _warn_of_rare(rare: Mapping[str, Sequence[int]]) -> None:
+    for name, experts in rare.items():
+        _LOGGER.warning(
+            "%s: experts %s saw too few tokens and are quantized without calibration; give more text "
+            "(--calibration-tokens)", name, ", ".join(map(str, experts)),
+        )  # fmt: skip
 
 
 def _tell(progress: Progress, step: Step) -> None:

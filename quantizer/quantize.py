@@ -1,5 +1,6 @@
 """The whole flow: a bundle with float weights in, a bundle with packed weights out."""
 
+import logging
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,6 +16,8 @@ from runtime.errors import QuantizationError
 from runtime.manifest import Calibration, Manifest, Quantization, QuantizedTensor
 
 from .calibration_text import Text, find_text
+from .expert_stacks import quantize_stack, store_stack
+from .experts import find_experts
 from .float_copy import rearranged
 from .gate import Gate
 from .graphs import WEIGHTS_NAME, Graphs, load_graphs, save_graph
@@ -25,11 +28,14 @@ from .preparation import prepare
 from .progress import Progress, silent
 from .quality import measure_quality
 from .rewrite import StoredMatrix, rewrite_graph
+from .rewrite_experts import rewrite_experts
 from .scheme import Recipe
 from .selection import select_sites
 from .sites import Site, find_sites, merge_sites
-from .storing import scale_type, store_matrix
+from .storing import scale_type, scale_type_of, store_matrix
 from .weights_file import WeightsWriter, read_tensor
+
+_LOGGER = logging.getLogger("onnxlm.quantizer")
 
 
 @dataclass(frozen=True)
@@ -107,8 +113,24 @@ def _open(source: Path, recipe: Recipe, gate: Gate | None) -> tuple[Bundle, Grap
     if recipe.needs_text or gate:
         _require_cpu(bundle)
     graphs = load_graphs(bundle)
-    found = merge_sites(find_sites(m.graph, bundle.manifest.architecture.vocab_size) for m in graphs.models.values())
-    return bundle, graphs, select_sites(found, recipe.exclude)
+    return bundle, graphs, select_sites(_sites(bundle, graphs), recipe.exclude)
+
+
+def _sites(bundle: Bundle, graphs: Graphs) -> list[Site]:
+    """Matrices, and the stacks of experts: where these were exported for the CPU, whose operator was tried."""
+    vocab_size = bundle.manifest.architecture.vocab_size
+    sites = merge_sites(find_sites(model.graph, vocab_size) for model in graphs.models.values())
+    stacks = [site for experts in find_experts(_prefill(bundle, graphs)) for site in experts.sites]
+    if not stacks or bundle.manifest.target.provider == "cpu":
+        return sites + stacks
+    _LOGGER.warning(
+        "experts stay in floating point: their quantized operator was not tried on %s", bundle.manifest.target.provider
+    )
+    return sites
+
+
+def _prefill(bundle: Bundle, graphs: Graphs) -> ir.Graph:
+    return graphs.models[bundle.manifest.graphs.prefill.file].graph
 
 
 def _measure(
@@ -134,8 +156,10 @@ def _write_graphs(bundle: Bundle, graphs: Graphs, plan: Plan, folder: Path, prog
             if name not in stored:
                 array = rearranged(name, read_tensor(tensor), plan.changes, transposed=plan.is_transposed(name))
                 writer.add(name, array, tensor.dtype)
+    level = 4 if bundle.manifest.target.provider == "cpu" else 0
     for file, model in graphs.models.items():
-        rewrite_graph(model.graph, stored, accuracy_level=4 if bundle.manifest.target.provider == "cpu" else 0)
+        rewrite_experts(model.graph, stored, level)
+        rewrite_graph(model.graph, stored, level)
         save_graph(model, folder / file, writer.placed)
     return outcomes
 
@@ -143,7 +167,9 @@ def _write_graphs(bundle: Bundle, graphs: Graphs, plan: Plan, folder: Path, prog
 def _quantize_site(
     site: Site, tensor: ir.TensorProtocol, plan: Plan, writer: WeightsWriter, stored: dict[str, StoredMatrix]
 ) -> Outcome:
-    choice, recipe = plan.choices[site.weight], plan.recipe
+    choice, recipe = plan.choices[site.unit], plan.recipe
+    if site.role == "experts":
+        return _quantize_stack(site, tensor, plan, writer, stored)
     weight = plan.read(site, tensor)
     kind = np.dtype(scale_type(weight, choice.scheme, tensor.dtype))
     needed = packed_bytes(site.rows, site.inputs, choice, kind.itemsize)
@@ -151,6 +177,17 @@ def _quantize_site(
         return Outcome(site, tensor.nbytes, None, f"would grow to {needed:,} bytes")
     matrix, index = quantize_matrix(weight, plan.gram(site), choice, recipe.method, kind, recipe.polish)
     stored[site.weight], entry = store_matrix(writer, site.weight, weight, matrix, index, kind)
+    return Outcome(site, tensor.nbytes, entry)
+
+
+def _quantize_stack(
+    site: Site, tensor: ir.TensorProtocol, plan: Plan, writer: WeightsWriter, stored: dict[str, StoredMatrix]
+) -> Outcome:
+    choice = plan.choices[site.unit]
+    largest = max(float(np.abs(plan.read(site, tensor, i)).max()) for i in range(site.count))
+    kind = np.dtype(scale_type_of(largest, choice.scheme))
+    stack, error = quantize_stack(plan.matrices(site, tensor), choice, plan.recipe, kind)
+    stored[site.weight], entry = store_stack(writer, site, stack, kind, error)
     return Outcome(site, tensor.nbytes, entry)
 
 
