@@ -5,7 +5,7 @@ import os
 import shutil
 import stat
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -75,12 +75,19 @@ def new_bundle(target: str | Path, *, overwrite: bool = False, marker: str = MAN
         shutil.rmtree(temporary, ignore_errors=True)
 
 
-def write_manifest(folder: Path, manifest: Manifest, progress: Callable[[int], None] | None = None) -> Manifest:
-    """Hash every file in `folder`, write manifest.json last, and return the manifest with its `files` filled in."""
+def write_manifest(
+    folder: Path,
+    manifest: Manifest,
+    progress: Callable[[int], None] | None = None,
+    known: Mapping[str, str] | None = None,
+) -> Manifest:
+    """Hash every file in `folder`, write manifest.json last, and return the manifest with its `files` filled in.
+
+    `known` has the hashes of files that were hashed already.
+    """
     names = sorted(p.relative_to(folder).as_posix() for p in folder.rglob("*") if p.is_file())
-    files = {
-        n: FileEntry((folder / n).stat().st_size, sha256_of(folder / n, progress)) for n in names if n != MANIFEST_NAME
-    }
+    hashes = {n: (known or {}).get(n) or sha256_of(folder / n, progress) for n in names if n != MANIFEST_NAME}
+    files = {n: FileEntry((folder / n).stat().st_size, sha256) for n, sha256 in hashes.items()}
     complete = replace(manifest, files=files)
     (folder / MANIFEST_NAME).write_text(dump_manifest(complete), encoding="utf-8")
     return complete
