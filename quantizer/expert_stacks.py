@@ -5,7 +5,7 @@
               the sum over the experts
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
@@ -15,10 +15,10 @@ from runtime.manifest import QuantizedTensor
 
 from .graphs import WEIGHTS_NAME
 from .matrix import Floats, QuantizedMatrix
-from .method import NO_OUTLIERS, quantize_matrix
+from .method import NO_OUTLIERS
 from .packing import pack
 from .rewrite import StoredMatrix
-from .scheme import GROUP_SIZES, Choice, Recipe, Scheme
+from .scheme import GROUP_SIZES, Choice, Scheme
 from .sites import Site
 from .storing import store_codes
 from .unpacking import require_round_trip
@@ -34,17 +34,16 @@ def experts_choice(site: Site, scheme: Scheme) -> Choice:
 
 
 def quantize_stack(
-    matrices: Iterable[tuple[Floats, Floats | None]], choice: Choice, recipe: Recipe, kind: npt.DTypeLike
+    weights: Iterable[Floats], quantized: Callable[[int, Floats], QuantizedMatrix]
 ) -> tuple[list[QuantizedMatrix], float]:
-    """Quantize each matrix; return them with the relative error ‖W − Ŵ‖ / ‖W‖ of all together."""
+    """Quantize each matrix by number; return them with the relative error ‖W − Ŵ‖ / ‖W‖ of all together."""
     done: list[QuantizedMatrix] = []
     lost = whole = 0.0
-    for weight, gram in matrices:
-        matrix, _ = quantize_matrix(weight, gram, choice, recipe.method, kind, recipe.polish)
-        difference = weight - matrix.dequantize()
+    for expert, weight in enumerate(weights):
+        done.append(quantized(expert, weight))
+        difference = weight - done[-1].dequantize()
         lost += float(np.vdot(difference, difference))
         whole += float(np.vdot(weight, weight))
-        done.append(matrix)
     return done, float(np.sqrt(lost / whole)) if whole else 0.0
 
 

@@ -66,9 +66,17 @@ class Plan:
 
     @property
     def fingerprint(self) -> str:
-        """Of all that measurements depend on: the recipe, less what it is to cost."""
-        free = replace(self.recipe, budget=None, exclude=(), polish=0)
-        return json.dumps(strict_json.encode(free), sort_keys=True)
+        """Of all that measurements depend on: weights, text, and the recipe, less what it is to cost."""
+        return self._identify(replace(self.recipe, budget=None, exclude=(), polish=0))
+
+    @property
+    def identity(self) -> str:
+        """Of all that decides what a matrix that is stored in a given way becomes."""
+        return self._identify(self.recipe)
+
+    def _identify(self, recipe: Recipe) -> str:
+        text = self._grams.fingerprint if self._grams else ""
+        return json.dumps([text, strict_json.encode(recipe)], sort_keys=True)
 
     def diagonal(self, weight: str) -> Floats | None:
         """Mean squares of a matrix's inputs `[K]`, in the order planned so far and not scaled; None where unknown."""

@@ -5,6 +5,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from runtime.bundle import Bundle
+from runtime.byte_units import format_bytes
+from runtime.memory import resident_memory
 
 from .calibrate import Grams, IntArray, Step, collect_grams
 from .calibration_text import Text, too_little
@@ -66,7 +68,9 @@ def _warn_of_rare(rare: Mapping[str, Sequence[int]]) -> None:
 
 
 def _tell(progress: Progress, step: Step) -> None:
-    progress(f"calibrating on {step.tokens:,} tokens, {step.seconds_left:.0f} s left", step.layer, step.layers)
+    used = format_bytes(resident_memory())
+    doing = f"calibrating on {step.tokens:,} tokens, {step.seconds_left:.0f} s left, {used} in use"
+    progress(doing, step.layer, step.layers)
 
 
 def _spend_budget(

@@ -7,45 +7,28 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import numpy as np
 import onnx_ir as ir
 
 from runtime import strict_json
 from runtime.bundle import Bundle, new_bundle, open_bundle, write_manifest
 from runtime.errors import QuantizationError
-from runtime.manifest import Calibration, Manifest, Quantization, QuantizedTensor
+from runtime.manifest import Calibration, Manifest, Quantization
 
 from .calibration_text import Text, find_text
-from .expert_stacks import quantize_stack, store_stack
 from .experts import find_experts
-from .float_copy import rearranged
+from .finished import FinishedMatrices
 from .gate import Gate
-from .graphs import WEIGHTS_NAME, Graphs, load_graphs, save_graph
-from .method import quantize_matrix
-from .packing import packed_bytes
+from .graphs import WEIGHTS_NAME, Graphs, load_graphs
 from .plan import Plan
 from .preparation import prepare
 from .progress import Progress, silent
 from .quality import measure_quality
-from .rewrite import StoredMatrix, rewrite_graph
-from .rewrite_experts import rewrite_experts
 from .scheme import Recipe
 from .selection import select_sites
 from .sites import Site, find_sites, merge_sites
-from .storing import scale_type, scale_type_of, store_matrix
-from .weights_file import WeightsWriter, read_tensor
+from .writing import Outcome, write_graphs
 
 _LOGGER = logging.getLogger("onnxlm.quantizer")
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """What became of one matrix: its entry in the manifest, or the reason why it stays as it was."""
-
-    site: Site
-    bytes_before: int
-    tensor: QuantizedTensor | None
-    reason: str = ""
 
 
 @dataclass(frozen=True)
@@ -92,18 +75,25 @@ def quantize(
     """
     progress = progress or silent
     bundle, graphs, sites = _open(source, recipe, gate)
-    default_work = target.parent / f".{target.name}.work"
+    default_work = work_beside(target)
     with _translated(), new_bundle(target, overwrite=overwrite) as folder:
         if text is None and (recipe.needs_text or gate):
             text = find_text(bundle, recipe, work or default_work, progress)
         plan = prepare(bundle, graphs, sites, recipe, text, work or default_work, progress)
-        outcomes = _write_graphs(bundle, graphs, plan, folder, progress)
+        finished = FinishedMatrices((work or default_work) / "matrices" if recipe.needs_text else None, plan.identity)
+        outcomes = write_graphs(bundle, graphs, plan, finished, folder, progress)
         copy_other_files(bundle, folder)
         manifest = write_manifest(folder, _describe(bundle.manifest, graphs, plan, text, outcomes))
         if text is not None:
             manifest = _measure(bundle, folder, manifest, text, gate, progress)
+    finished.clear()
     shutil.rmtree(default_work, ignore_errors=True)
     return Result(manifest, tuple(outcomes))
+
+
+def work_beside(target: Path) -> Path:
+    """Where calibration lies until the bundle `target` is complete, if no other folder is named."""
+    return target.parent / f".{target.name}.work"
 
 
 def _open(source: Path, recipe: Recipe, gate: Gate | None) -> tuple[Bundle, Graphs, list[Site]]:
@@ -141,54 +131,6 @@ def _measure(
     if gate:
         gate.check(quality)
     return write_manifest(folder, replace(manifest, quality=quality))
-
-
-def _write_graphs(bundle: Bundle, graphs: Graphs, plan: Plan, folder: Path, progress: Progress) -> list[Outcome]:
-    """Weights first, one at a time; then each graph over them."""
-    by_weight = {site.weight: site for site in plan.sites}
-    stored: dict[str, StoredMatrix] = {}
-    outcomes: list[Outcome] = []
-    with WeightsWriter(folder / WEIGHTS_NAME) as writer:
-        for name, tensor in graphs.initializers().items():
-            if name in by_weight:
-                progress(by_weight[name].name, len(outcomes), len(by_weight))
-                outcomes.append(_quantize_site(by_weight[name], tensor, plan, writer, stored))
-            if name not in stored:
-                array = rearranged(name, read_tensor(tensor), plan.changes, transposed=plan.is_transposed(name))
-                writer.add(name, array, tensor.dtype)
-    level = 4 if bundle.manifest.target.provider == "cpu" else 0
-    for file, model in graphs.models.items():
-        rewrite_experts(model.graph, stored, level)
-        rewrite_graph(model.graph, stored, level)
-        save_graph(model, folder / file, writer.placed)
-    return outcomes
-
-
-def _quantize_site(
-    site: Site, tensor: ir.TensorProtocol, plan: Plan, writer: WeightsWriter, stored: dict[str, StoredMatrix]
-) -> Outcome:
-    choice, recipe = plan.choices[site.unit], plan.recipe
-    if site.role == "experts":
-        return _quantize_stack(site, tensor, plan, writer, stored)
-    weight = plan.read(site, tensor)
-    kind = np.dtype(scale_type(weight, choice.scheme, tensor.dtype))
-    needed = packed_bytes(site.rows, site.inputs, choice, kind.itemsize)
-    if needed >= tensor.nbytes:
-        return Outcome(site, tensor.nbytes, None, f"would grow to {needed:,} bytes")
-    matrix, index = quantize_matrix(weight, plan.gram(site), choice, recipe.method, kind, recipe.polish)
-    stored[site.weight], entry = store_matrix(writer, site.weight, weight, matrix, index, kind)
-    return Outcome(site, tensor.nbytes, entry)
-
-
-def _quantize_stack(
-    site: Site, tensor: ir.TensorProtocol, plan: Plan, writer: WeightsWriter, stored: dict[str, StoredMatrix]
-) -> Outcome:
-    choice = plan.choices[site.unit]
-    largest = max(float(np.abs(plan.read(site, tensor, i)).max()) for i in range(site.count))
-    kind = np.dtype(scale_type_of(largest, choice.scheme))
-    stack, error = quantize_stack(plan.matrices(site, tensor), choice, plan.recipe, kind)
-    stored[site.weight], entry = store_stack(writer, site, stack, kind, error)
-    return Outcome(site, tensor.nbytes, entry)
 
 
 @contextmanager
