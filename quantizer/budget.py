@@ -1,8 +1,10 @@
 """A budget of bits per weight, spent by measured sensitivity.
 
-Each matrix is quantized alone in the smallest ordinary way, and its KL divergence measured. What other ways would cost
-is predicted from that: KL is proportional to the error E of the layer's outputs, and E of a scheme to the weighted
-error of its plain rounding, less the share of the inputs that get a second code.
+Each matrix is quantized alone in an ordinary way, and its KL divergence measured. What other ways would cost is
+predicted from that: KL is proportional to the error E of the layer's outputs, and E of a scheme to the error of its
+plain rounding, input by input, times what of the input the others cannot make up for: 1 / diag(H⁻¹), its variance
+given all others. Inputs with a second code lose nothing. Compared with GPTQ, E was predicted within 6 %; weighted
+by diag(H) instead, outliers looked up to twice as good as they are.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -12,7 +14,7 @@ import numpy as np
 
 from .allocate import Option, allocate
 from .expert_stacks import experts_choice
-from .gptq import damp
+from .gptq import damp, inverse_factor
 from .matrix import Floats
 from .method import quantize_matrix
 from .outliers import effective
@@ -22,18 +24,14 @@ from .scheme import Choice, Scheme
 from .sites import Site
 from .weights_file import Layout
 
-_LINEAR = [
-    Choice(Scheme(4, 64)), Choice(Scheme(4, 64), 64), Choice(Scheme(4, 64), 128),
-    Choice(Scheme(4, 32)), Choice(Scheme(4, 32), 32), Choice(Scheme(4, 32), 64), Choice(Scheme(4, 32), 128),
-    Choice(Scheme(8, 64)),
-]  # fmt: skip
-_TABLE = [
-    Choice(Scheme(4, 32, symmetric=True)),
-    Choice(Scheme(4, 32, symmetric=True), 64),
-    Choice(Scheme(8, 32, symmetric=True)),
-]
+_OUTLIERS = {64: (0, 64, 128), 32: (0, 32, 64, 96, 128, 192, 256), 16: (0, 32, 64, 128, 192)}  # by group size
+_LINEAR = [Choice(Scheme(4, size, scale_bits=8), n) for size, counts in _OUTLIERS.items() for n in counts]
+_LINEAR += [Choice(Scheme(8, 32, symmetric=True, scale_bits=8))]  # small groups: activations are rounded by group too
+_TABLE = [Choice(Scheme(4, 32, symmetric=True, scale_bits=8), n) for n in (0, 32, 64, 128)]
+_TABLE += [Choice(Scheme(8, 32, symmetric=True, scale_bits=8))]
 _EXPERTS = [Scheme(4, 64), Scheme(4, 32), Scheme(8, 64)]
-_BASE = {"linear": Choice(Scheme(4, 32)), "table": Choice(Scheme(4, 32, symmetric=True))}
+_BASE = {"linear": Choice(Scheme(4, 32, scale_bits=8)), "table": Choice(Scheme(4, 32, symmetric=True, scale_bits=8))}
+_EXPERTS_BASE = Scheme(4, 32)
 _SCALE_BYTES = 2
 
 
@@ -61,7 +59,7 @@ def measure(
     for weight, gram in matrices:
         matrix, index = quantize_matrix(weight, gram, _base(site), "gptq", np.float16)
         values.append(effective(matrix, index))
-        importance = np.ones(site.inputs, np.float32) if gram is None else damp(gram).diagonal().astype(np.float32)
+        importance = np.ones(site.inputs, np.float32) if gram is None else _own_variance(gram)
         for scheme in schemes:
             damages[scheme] += _damages(weight, importance, scheme)
     return Measured(kl_with(np.stack(values) if site.role == "experts" else values[0]), damages)
@@ -100,7 +98,14 @@ def _predicted(site: Site, choice: Choice, measured: Measured) -> float:
 
 
 def _base(site: Site) -> Choice:
-    return experts_choice(site, _BASE["linear"].scheme) if site.role == "experts" else _BASE[site.role]
+    return experts_choice(site, _EXPERTS_BASE) if site.role == "experts" else _BASE[site.role]
+
+
+def _own_variance(gram: Floats) -> Floats:
+    """1 / diag(H⁻¹), damped: of each input `[K]`, what all others do not tell."""
+    factor = inverse_factor(damp(gram))
+    result: Floats = (1 / np.einsum("ij,ij->j", factor, factor)).astype(np.float32)
+    return result
 
 
 def _damages(weight: Floats, importance: Floats, scheme: Scheme) -> Floats:
@@ -110,11 +115,12 @@ def _damages(weight: Floats, importance: Floats, scheme: Scheme) -> Floats:
 
 
 def _parts(site: Site, choice: Choice) -> list[int]:
-    """Bytes of codes, scales, zero points and outlier indices."""
-    rows = site.rows * site.count
-    groups = choice.scheme.groups(site.inputs) + choice.scheme.groups(choice.outliers)
-    total = packed_bytes(rows, site.inputs, choice, _SCALE_BYTES)
-    scales = rows * groups * _SCALE_BYTES
-    codes = rows * groups * choice.scheme.group_size * choice.scheme.bits // 8
-    index = 8 * (choice.outliers + -site.inputs % choice.scheme.group_size) if choice.outliers else 0
-    return [part for part in (codes, scales, total - codes - scales, index) if part]
+    """Bytes of codes, scales, and what else there is: zero points, steps, outlier indices."""
+    rows, scheme = site.rows * site.count, choice.scheme
+    groups = scheme.groups(site.inputs) + scheme.groups(choice.outliers)
+    codes = rows * groups * scheme.group_size * scheme.bits // 8
+    scales = rows * groups * (_SCALE_BYTES if scheme.scale_bits == 16 else 1)
+    steps = 0 if scheme.scale_bits == 16 else 2 * rows
+    zeros = packed_bytes(rows, site.inputs, choice, _SCALE_BYTES) - codes - scales - steps
+    index = 8 * (choice.outliers + -site.inputs % scheme.group_size) if choice.outliers else 0
+    return [part for part in (codes, scales, zeros, steps, index) if part]
