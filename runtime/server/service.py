@@ -17,6 +17,7 @@ from .error_answers import ApiError, stopping
 from .heartbeat import Heartbeat
 from .metrics import Metrics
 from .options import ServerOptions
+from .response_store import ResponseStore
 from .token_texts import TokenTexts
 
 Result = TypeVar("Result")
@@ -79,6 +80,7 @@ class Service:
         running = sum(model.options.max_concurrency for model in models.values())
         self.admission = Admission(running + options.max_queue, _BODIES * options.max_body)
         self.heartbeats = {name: Heartbeat(look, options.stall_seconds) for name, look in engines.items()}
+        self.responses = ResponseStore(options.response_store)
         self.draining = False
         self._threads = ThreadPoolExecutor(_PREPARING, thread_name_prefix="onnxlm-prepare")
 
