@@ -13,6 +13,7 @@ from runtime.memory import peak_memory
 
 if TYPE_CHECKING:
     from .export import ExportReport
+    from .options import ExportOptions
 
 
 def _list_families(context: click.Context, _option: click.Parameter, wanted: bool) -> None:
@@ -64,6 +65,15 @@ def _list_families(context: click.Context, _option: click.Parameter, wanted: boo
     is_flag=True,
     help="Turn a quantized checkpoint into floats, to be quantized anew, instead of keeping its codes.",
 )
+@click.option(
+    "--format",
+    "kind",
+    type=click.Choice(["bundle", "genai"]),
+    default="bundle",
+    show_default=True,
+    help="genai: a folder that onnxruntime-genai loads, over the same weights.bin; SOURCE may be a bundle then.",
+)
+@click.option("--copy-weights", is_flag=True, help="With genai: copy a bundle's weights.bin instead of linking it.")
 @click.option("--ignore-key", multiple=True, metavar="KEY", help="A config.json key known not to matter; repeatable.")
 @click.option(
     "--list",
@@ -75,7 +85,7 @@ def _list_families(context: click.Context, _option: click.Parameter, wanted: boo
 )
 @click.option("--overwrite", is_flag=True, help="Replace an existing bundle.")
 @click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
-def export(source: Path, output: Path, as_json: bool, **options: Any) -> None:
+def export(source: Path, output: Path, kind: str, copy_weights: bool, as_json: bool, **options: Any) -> None:
     """Turn SOURCE into a bundle: prefill and decode graphs over one weights.bin.
 
     SOURCE is a Hugging Face folder, a GGUF file or a hub id: "organisation/name" or "organisation/name/file.gguf". The
@@ -93,14 +103,36 @@ def export(source: Path, output: Path, as_json: bool, **options: Any) -> None:
       onnxlm export HuggingFaceTB/SmolLM2-135M-Instruct --revision main -o smol
       onnxlm export ./Llama-3.2-1B-Instruct -o llama-int4 --quantize int4
       onnxlm export ./Llama-3.2-1B-Instruct --lora ./my-adapter -o mine
+      onnxlm export smol-int4 --format genai -o smol-genai
     """
-    from .export import export as run_export
     from .options import ExportOptions
 
     options["ignore_keys"] = options.pop("ignore_key")
+    if kind == "genai":
+        _export_genai(source, output, ExportOptions(**options), copy_weights, as_json)
+        return
+    if copy_weights:
+        raise click.UsageError("--copy-weights belongs to --format genai; a bundle has weights of its own.")
+    from .export import export as run_export
+
     with _Bar() as bar:
         report = run_export(source, output, ExportOptions(**options), bar)
     click.echo(json.dumps(_summary(report), indent=1) if as_json else _text(report))
+
+
+def _export_genai(source: Path, output: Path, options: "ExportOptions", copy_weights: bool, as_json: bool) -> None:
+    from .genai import export_genai
+
+    with _Bar() as bar:
+        report = export_genai(source, output, options, bar, copy_weights=copy_weights)
+    if as_json:
+        click.echo(json.dumps({**asdict(report), "folder": str(report.folder)}))
+        return
+    checked = (
+        "not checked" if report.max_difference is None else f"logits differ by {report.max_difference:.1e} at most"
+    )
+    weights = "weights.bin is the bundle's own file" if report.linked else "weights.bin is a file of its own"
+    click.echo(f"{report.folder}: for onnxruntime-genai; {weights}; {checked}")
 
 
 def _summary(report: "ExportReport") -> dict[str, Any]:

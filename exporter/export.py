@@ -12,6 +12,7 @@ from runtime.manifest import FORMAT_VERSION, Graphs, Manifest, Producer, Verific
 from . import describe
 from .checkpoint import open_checkpoint
 from .early_hash import EarlyHash
+from .following_hash import FollowingHash
 from .graph import build_graph
 from .options import ExportOptions
 from .references import reference_of
@@ -19,13 +20,14 @@ from .space import estimate, require_space
 from .storage import Outcome, Storage, plan_storage
 from .tying import tie_head
 from .verify import Method, verify_graphs
-from .weights import WEIGHTS_FILE, attach_weights, plan_weights, write_weights
+from .weights import WEIGHTS_FILE, plan_weights
 
 if TYPE_CHECKING:
     import onnx_ir as ir
 
     from models.description import Decoder
     from models.target import Target
+    from quantizer.weights_file import WeightsWriter
 
     from .checkpoint import Checkpoint
     from .weights import Weight
@@ -81,14 +83,15 @@ def export(
     require_space(output, estimate(weights, storage))
     with new_bundle(output, overwrite=options.overwrite) as folder:
         source_hash = EarlyHash(checkpoint)
-        _write_files(folder, checkpoint, models, weights, storage, progress)
+        weights_hash = _write_files(folder, checkpoint, models, weights, storage, progress)
         source_hash.wait()
         manifest = _manifest(checkpoint, decoder, target, weights, models, storage)
         exported = time.monotonic()
         reference = reference_of(source, checkpoint, options.lora)
         verification = verify_graphs(folder, manifest, reference, _method(options), progress)
         verified = time.monotonic()
-        manifest = write_manifest(folder, replace(manifest, verification=verification))
+        manifest = replace(manifest, verification=verification)
+        manifest = write_manifest(folder, manifest, known={WEIGHTS_FILE: weights_hash})
     seconds = time.monotonic() - started - (verified - exported)
     return ExportReport(Path(output), manifest, seconds, verified - exported, tuple(storage.outcomes))
 
@@ -100,48 +103,27 @@ def _write_files(
     weights: "list[Weight]",
     storage: Storage,
     progress: Progress,
-) -> None:
-    done, total = 0, sum(weight.nbytes for weight in weights)
-
-    def count(size: int) -> None:
-        nonlocal done
-        done += size
-        progress("writing weights", done, total)
-
-    if storage.has_codes:
-        _write_codes(folder, models, weights, storage, count)
-    else:
-        _write_floats(folder, models, weights, count)
-    for name, content in checkpoint.tokenizer_files.items():
-        (folder / name).write_bytes(content)
-
-
-def _write_floats(
-    folder: Path, models: "dict[str, ir.Model]", weights: "list[Weight]", count: Callable[[int], None]
-) -> None:
-    import onnx_ir as ir
-
-    places = write_weights(folder / WEIGHTS_FILE, weights, count)
-    for role, model in models.items():
-        attach_weights(model.graph, places, folder)
-        ir.save(model, folder / f"{role}.onnx")
-
-
-def _write_codes(
-    folder: Path,
-    models: "dict[str, ir.Model]",
-    weights: "list[Weight]",
-    storage: Storage,
-    count: Callable[[int], None],
-) -> None:
-    from quantizer.graphs import save_graph
-    from quantizer.rewrite import rewrite_graph
+) -> str:
+    """Write everything but the manifest; the hash of weights.bin."""
     from quantizer.weights_file import WeightsWriter
 
-    with WeightsWriter(folder / WEIGHTS_FILE) as writer:
+    done, total = 0, sum(weight.nbytes for weight in weights)
+    path = folder / WEIGHTS_FILE
+    with FollowingHash(path) as follower, WeightsWriter(path, follower.advance) as writer:
         for weight in weights:
             storage.write(writer, weight)
-            count(weight.nbytes)
+            done += weight.nbytes
+            progress("writing weights", done, total)
+        _write_graphs(folder, models, storage, writer)
+        for name, content in checkpoint.tokenizer_files.items():
+            (folder / name).write_bytes(content)
+    return follower.sha256
+
+
+def _write_graphs(folder: Path, models: "dict[str, ir.Model]", storage: Storage, writer: "WeightsWriter") -> None:
+    from quantizer.graphs import save_graph
+    from quantizer.rewrite import rewrite_graph
+
     level = 4 if storage.provider == "cpu" else 0  # 8-bit products, which ONNX Runtime has for CPUs only
     for role, model in models.items():
         rewrite_graph(model.graph, storage.stored, accuracy_level=level)

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from runtime.errors import UnsupportedError
 
+from .node_kernels import require_kernels
+
 if TYPE_CHECKING:
     import onnx_ir as ir
 
@@ -22,6 +24,9 @@ def build_graph(decoder: "Decoder", target: "Target", role: Role) -> "ir.Model":
     """The graph of one role, with weights that know their shape and plan but hold no data yet.
 
     Inputs and outputs are those of FORMAT.md; initializers and nodes carry the names of the module tree.
+
+    Raises:
+        UnsupportedError: a node has no kernel on the target.
     """
     import onnx_ir as ir
     from onnxscript import GraphBuilder
@@ -39,6 +44,7 @@ def build_graph(decoder: "Decoder", target: "Target", role: Role) -> "ir.Model":
     logits, presents = CausalLM(decoder, target)(builder.op, ids, lengths, index, pasts)
     _add_outputs(builder, decoder, target, logits, presents, role)
     _name_nodes(graph)
+    require_kernels(graph, target)
     return ir.Model(graph, ir_version=IR_VERSION, producer_name="onnxlm")
 
 

@@ -65,11 +65,16 @@ class NumpyRunner:
         """The session of a graph. Only one is held at a time: each maps all weights."""
         if self.loaded[0] != graph:
             self.loaded = ("", None)
-            self.loaded = (graph, _open(self.folder / getattr(self.manifest.graphs, graph).file))
+            self.loaded = (graph, open_session(self.folder / getattr(self.manifest.graphs, graph).file))
         return self.loaded[1]
 
 
-def _open(path: Path) -> Any:
+def open_session(path: Path) -> Any:
+    """A session for a few steps on the CPU.
+
+    Raises:
+        VerificationError: ONNX Runtime refuses the graph.
+    """
     import onnxruntime as ort
 
     options = ort.SessionOptions()

@@ -14,7 +14,7 @@ import numpy.typing as npt
 from quantizer.matrix import QuantizedMatrix
 from quantizer.scheme import GROUP_SIZES, Scheme
 
-from .weights import target_rows
+from .loading import target_rows
 
 if TYPE_CHECKING:
     from quantizer.sites import Site

@@ -11,7 +11,7 @@ from quantizer.method import quantize_matrix
 from quantizer.storing import scale_type_of
 
 from .checkpoint.row_blocks import row_blocks
-from .weights import load_weight, target_rows
+from .loading import load_weight, target_rows
 
 if TYPE_CHECKING:
     from quantizer.scheme import Choice
@@ -63,7 +63,8 @@ def _blocks(weight: "Weight", site: "Site") -> Iterator[Block]:
         return
     rows, first = target_rows(weight), 0
     for source in weight.sources:
-        for values in row_blocks(source):
+        for block in row_blocks(source):
+            values = block.read()
             if plan.scale != 1 or plan.offset:
                 values = values * np.float32(plan.scale) + np.float32(plan.offset)
             if weight.dtype.numpy() != np.float32:

@@ -1,7 +1,6 @@
 """How each weight is stored: as the checkpoint's own codes, packed while it is read, or in floating point."""
 
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from quantizer.packing import packed_bytes
@@ -9,7 +8,7 @@ from quantizer.scheme import Choice, Recipe
 from runtime.manifest import Calibration, Quantization, QuantizedTensor
 
 from .kept import kept_matrix, scale_kind, with_scales_as
-from .weights import load_weight
+from .loading import weight_pieces
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -95,7 +94,7 @@ class Storage:
         """Store one weight."""
         site = self.sites.get(weight.name)
         if site is None or not (self._write_kept(writer, weight, site) or self._write_packed(writer, weight, site)):
-            writer.add(weight.name, load_weight(weight), weight.dtype)
+            writer.add_pieces(weight.name, weight_pieces(weight), weight.dtype, weight.shape)
 
     def _write_kept(self, writer: "WeightsWriter", weight: "Weight", site: "Site") -> bool:
         if not self.keep:
@@ -168,9 +167,16 @@ def _kinds(weight: "Weight") -> tuple[str, ...]:
 
 def _announce(graph: "ir.Graph", weights: "list[Weight]") -> None:
     """Give initializers their type and shape as data that is not there yet, which is where the quantizer looks."""
-    from .weights import Place, attach_weights
+    import onnx_ir as ir
 
-    attach_weights(graph, {weight.name: Place(0, weight.nbytes) for weight in weights}, Path())
+    from .weights import WEIGHTS_FILE
+
+    for weight in weights:
+        value = graph.initializers.get(weight.name)
+        if value is not None:
+            value.const_value = ir.ExternalTensor(
+                WEIGHTS_FILE, 0, weight.nbytes, weight.dtype, shape=ir.Shape(weight.shape), name=weight.name
+            )
 
 
 def _recipe(quantize: Literal["int4", "int8"] | None) -> Recipe | None:

@@ -47,7 +47,7 @@ def verify_graphs(
     progress("verifying", 1, 2)
     expected = chosen.logits(ids) if chosen else _prefill_logits(folder, manifest, ids)
     name = chosen.method if chosen else "self-consistency"
-    difference = _compare(ours, expected[-len(ours) :], manifest.target.dtype, name)
+    difference = require_close(ours, expected[-len(ours) :], manifest.target.dtype, name)
     progress("verifying", 2, 2)
     return Verification(name, difference)
 
@@ -73,7 +73,12 @@ def _prefill_logits(folder: Path, manifest: Manifest, ids: Ids) -> Logits:
     return np.stack(rows)
 
 
-def _compare(ours: Logits, expected: Logits, dtype: str, method: str) -> float:
+def require_close(ours: Logits, expected: Logits, dtype: str, method: str) -> float:
+    """The largest absolute difference.
+
+    Raises:
+        VerificationError: it is larger than rounding in `dtype` explains, or something is not finite.
+    """
     if not np.isfinite(ours).all():
         raise VerificationError("the exported graphs compute NaN or infinity; the checkpoint may be damaged.")
     difference = float(np.abs(ours - expected).max())
@@ -81,7 +86,7 @@ def _compare(ours: Logits, expected: Logits, dtype: str, method: str) -> float:
     if not difference <= allowed:
         raise VerificationError(
             f"the exported graphs differ from {method} by {difference:.2g} in logits, where {dtype} explains "
-            f"{allowed:.2g}. No bundle was written. Please report this with the model's config.json."
+            f"{allowed:.2g}. Nothing was written. Please report this with the model's config.json."
         )
     return difference
 

@@ -1,9 +1,8 @@
-"""From checkpoint tensors to weights.bin, one tensor in memory at a time."""
+"""The initializers of the graphs, matched with the tensors of the checkpoint before any weight is read."""
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -23,8 +22,6 @@ if TYPE_CHECKING:
     from .checkpoint import TensorSource
 
 WEIGHTS_FILE = "weights.bin"
-ALIGNMENT = 4096  # a page: ONNX Runtime maps each tensor without copying
-_BLOCK = 512  # rows
 
 
 @dataclass(frozen=True)
@@ -49,14 +46,6 @@ class Weight:
         return int(np.prod(self.shape)) * int(self.dtype.itemsize)
 
 
-@dataclass(frozen=True)
-class Place:
-    """Where one initializer lies in weights.bin, in bytes."""
-
-    offset: int
-    length: int
-
-
 def plan_weights(
     graph: "ir.Graph", decoder: "Decoder", table: "Table", tensors: Mapping[str, "TensorSource"]
 ) -> list[Weight]:
@@ -77,32 +66,6 @@ def plan_weights(
         _check_shapes(weight)
     _check_all_used(weights, tensors, table)
     return weights
-
-
-def write_weights(path: Path, weights: list[Weight], progress: Callable[[int], None]) -> dict[str, Place]:
-    """Write the tensors one behind the other, each at a multiple of 4,096; `progress` is told the bytes of each."""
-    places = {}
-    with path.open("wb") as file:
-        for weight in weights:
-            file.write(b"\0" * (-file.tell() % ALIGNMENT))
-            array = load_weight(weight)
-            places[weight.name] = Place(file.tell(), array.nbytes)
-            file.write(array.reshape(-1).view(np.uint8).data)
-            del array
-            progress(weight.nbytes)
-    return places
-
-
-def attach_weights(graph: "ir.Graph", places: Mapping[str, Place], folder: Path) -> None:
-    """Make the graph's initializers refer to their places in weights.bin."""
-    import onnx_ir as ir
-
-    for name, place in places.items():
-        value = graph.initializers.get(name)
-        if value is not None and value.shape is not None and value.dtype is not None:
-            value.const_value = ir.ExternalTensor(
-                WEIGHTS_FILE, place.offset, place.length, value.dtype, shape=value.shape, name=name, base_dir=folder
-            )
 
 
 def _plan(value: "ir.Value", decoder: "Decoder", table: "Table", tensors: Mapping[str, "TensorSource"]) -> Weight:
@@ -154,7 +117,7 @@ def _check_shapes(weight: Weight) -> None:
             _check_shapes(part)
         return
     stacked = _unplanned_shape(weight)
-    shapes = [_as_out_in(weight, source.shape) for source in weight.sources]
+    shapes = [as_out_in(weight, source.shape) for source in weight.sources]
     rows = sum(shape[0] if shape else 0 for shape in shapes)
     if rows != stacked[0] or any(len(shape) != len(stacked) or shape[1:] != stacked[1:] for shape in shapes):
         found = ", ".join(f"{source.name} {list(source.shape)}" for source in weight.sources)
@@ -163,7 +126,8 @@ def _check_shapes(weight: Weight) -> None:
         )
 
 
-def _as_out_in(weight: Weight, shape: tuple[int, ...]) -> tuple[int, ...]:
+def as_out_in(weight: Weight, shape: tuple[int, ...]) -> tuple[int, ...]:
+    """The shape of a stored tensor in the orientation of the others: outputs first, single rows as vectors."""
     if weight.each_head:
         return (1, *shape)
     if weight.stored == "row":
@@ -196,71 +160,3 @@ def _check_all_used(weights: list[Weight], tensors: Mapping[str, "TensorSource"]
             f"the checkpoint's tensor {unused[0]!r}{more} would not be used: the export would compute something else "
             f"than the checkpoint. config.json may describe another model."
         )
-
-
-def load_weight(weight: Weight) -> npt.NDArray[Any]:
-    """The initializer's values, in its shape and type."""
-    plan = weight.plan
-    if plan.computed is not None:
-        return _cast(plan.computed, weight)
-    result = np.zeros(weight.shape, weight.dtype.numpy())
-    if plan.stacked:
-        for matrix, part in zip(result, slices(weight), strict=True):
-            _fill(matrix, part)
-    else:
-        _fill(result, weight)
-    return result
-
-
-def _fill(result: npt.NDArray[Any], weight: Weight) -> None:
-    plan = weight.plan
-    canvas = result.T if plan.transposed else result  # a view in the checkpoint's orientation
-    rows = target_rows(weight)
-    first = 0
-    for source in weight.sources:
-        values = source.read()
-        values = values.T if weight.stored == "in_out" else values.reshape(_as_out_in(weight, source.shape))
-        _place(canvas, values, rows[first : first + len(values)], weight)
-        first += len(values)
-
-
-def target_rows(weight: Weight) -> npt.NDArray[np.int64]:
-    """Row of the graph's matrix for each row of the stack, as stored."""
-    count = sum(_as_out_in(weight, source.shape)[0] for source in weight.sources)
-    rows = np.arange(count) if weight.plan.rows is None else weight.plan.rows
-    if weight.order is None:
-        return rows
-    ordered = np.empty_like(rows)
-    ordered[weight.order] = rows
-    return ordered
-
-
-def _place(canvas: npt.NDArray[Any], values: npt.NDArray[Any], rows: npt.NDArray[np.int64], weight: Weight) -> None:
-    """Copy block by block: a transposed copy of a whole matrix would miss the cache at every element."""
-    plan = weight.plan
-    for start in range(0, len(values), _BLOCK):
-        block = values[start : start + _BLOCK]
-        if plan.scale != 1 or plan.offset != 0:
-            block = block * np.float32(plan.scale) + np.float32(plan.offset)
-        block, target = _cast(block, weight), _compact(rows[start : start + _BLOCK])
-        if plan.columns is None:
-            canvas[target] = block
-        else:
-            canvas[rows[start : start + _BLOCK][:, None], plan.columns] = block
-
-
-def _compact(rows: npt.NDArray[np.int64]) -> Any:
-    """The rows as a slice where they follow each other, which copies several times as fast."""
-    first, last = int(rows[0]), int(rows[-1])
-    consecutive = last - first == len(rows) - 1 and bool((np.diff(rows) == 1).all())
-    return slice(first, last + 1) if consecutive else rows
-
-
-def _cast(values: npt.NDArray[np.float32], weight: Weight) -> npt.NDArray[Any]:
-    kind = weight.dtype.numpy()
-    if kind == np.float32:
-        return values
-    largest = float(np.abs(values).max(initial=0))
-    if kind == np.float16 and largest > np.finfo(np.float16).max:
-        raise CheckpointError(f"{weight.name} holds {largest:g}, which float16 cannot: export with --dtype bfloat16.")
-    return values.astype(kind)

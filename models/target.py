@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from typing import Literal
 
+from .kernels import has_kernel
+
 
 @dataclass(frozen=True)
 class Target:
@@ -19,3 +21,7 @@ class Target:
         accepted = {"cpu": ("float32", "float16"), "cuda": ("float16", "bfloat16")}[self.provider]
         if self.dtype not in accepted:
             raise ValueError(f"target {self.provider} computes in {' or '.join(accepted)}, not in {self.dtype}")
+
+    def has_kernel(self, operator: str) -> bool:
+        """Whether the provider computes an operator, such as `com.microsoft::MoE`, in the target's type."""
+        return has_kernel(self.provider, operator, "float" if self.dtype == "float32" else self.dtype)

@@ -1,17 +1,20 @@
 """A budget of bits per weight, spent by measured sensitivity.
 
-Each matrix is quantized alone in the smallest ordinary way, and its KL divergence measured. What other ways would cost
-is predicted from that: KL is proportional to the error E of the layer's outputs, and E of a scheme to the weighted
-error of its plain rounding, less the share of the inputs that get a second code.
+Each matrix is quantized alone in an ordinary way, and its KL divergence measured. What other ways would cost is
+predicted from that: KL is proportional to the error E of the layer's outputs, and E of a scheme to the error of its
+plain rounding, input by input, times what of the input the others cannot make up for: 1 / diag(H⁻¹), its variance
+given all others. Inputs with a second code lose nothing. Compared with GPTQ, E was predicted within 6 %; weighted
+by diag(H) instead, outliers looked up to twice as good as they are.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from .allocate import Option, allocate
-from .gptq import damp
+from .expert_stacks import experts_choice
+from .gptq import damp, inverse_factor
 from .matrix import Floats
 from .method import quantize_matrix
 from .outliers import effective
@@ -21,17 +24,14 @@ from .scheme import Choice, Scheme
 from .sites import Site
 from .weights_file import Layout
 
-_LINEAR = [
-    Choice(Scheme(4, 64)), Choice(Scheme(4, 64), 64), Choice(Scheme(4, 64), 128),
-    Choice(Scheme(4, 32)), Choice(Scheme(4, 32), 32), Choice(Scheme(4, 32), 64), Choice(Scheme(4, 32), 128),
-    Choice(Scheme(8, 64)),
-]  # fmt: skip
-_TABLE = [
-    Choice(Scheme(4, 32, symmetric=True)),
-    Choice(Scheme(4, 32, symmetric=True), 64),
-    Choice(Scheme(8, 32, symmetric=True)),
-]
-_BASE = {"linear": Choice(Scheme(4, 32)), "table": Choice(Scheme(4, 32, symmetric=True))}
+_OUTLIERS = {64: (0, 64, 128), 32: (0, 32, 64, 96, 128, 192, 256), 16: (0, 32, 64, 128, 192)}  # by group size
+_LINEAR = [Choice(Scheme(4, size, scale_bits=8), n) for size, counts in _OUTLIERS.items() for n in counts]
+_LINEAR += [Choice(Scheme(8, 32, symmetric=True, scale_bits=8))]  # small groups: activations are rounded by group too
+_TABLE = [Choice(Scheme(4, 32, symmetric=True, scale_bits=8), n) for n in (0, 32, 64, 128)]
+_TABLE += [Choice(Scheme(8, 32, symmetric=True, scale_bits=8))]
+_EXPERTS = [Scheme(4, 64), Scheme(4, 32), Scheme(8, 64)]
+_BASE = {"linear": Choice(Scheme(4, 32, scale_bits=8)), "table": Choice(Scheme(4, 32, symmetric=True, scale_bits=8))}
+_EXPERTS_BASE = Scheme(4, 32)
 _SCALE_BYTES = 2
 
 
@@ -43,45 +43,69 @@ class Measured:
     damages: dict[Scheme, Floats]
 
 
-def measure(site: Site, weight: Floats, gram: Floats | None, kl_with: Callable[[Floats], float]) -> Measured:
-    """Quantize one matrix `[N, K]` by its base choice, and measure.
+def measure(
+    site: Site, matrices: Iterable[tuple[Floats, Floats | None]], kl_with: Callable[[Floats], float]
+) -> Measured:
+    """Quantize a matrix `[N, K]`, or a stack of them, by its base choice, and measure.
 
     Args:
-        site: the matrix.
-        weight: rearranged, float.
-        gram: of its inputs.
-        kl_with: KL divergence of the model when this matrix takes other values `[N, K]`.
+        site: the matrix or stack.
+        matrices: of each matrix the float weights, rearranged, and the Gram matrix of its inputs if known.
+        kl_with: KL divergence of the model when the matrix takes other values `[N, K]`, or the stack `[E, N, K]`.
     """
-    base = _BASE[site.role]
-    matrix, index = quantize_matrix(weight, gram, base, "gptq", np.float16)
-    importance = np.ones(site.inputs, np.float32) if gram is None else damp(gram).diagonal().astype(np.float32)
     schemes = {choice.scheme for choice in ways_of(site)}
-    return Measured(kl_with(effective(matrix, index)), {s: _damages(weight, importance, s) for s in schemes})
+    damages = {scheme: np.zeros(site.inputs, np.float32) for scheme in schemes}
+    values = []
+    for weight, gram in matrices:
+        matrix, index = quantize_matrix(weight, gram, _base(site), "gptq", np.float16)
+        values.append(effective(matrix, index))
+        importance = np.ones(site.inputs, np.float32) if gram is None else _own_variance(gram)
+        for scheme in schemes:
+            damages[scheme] += _damages(weight, importance, scheme)
+    return Measured(kl_with(np.stack(values) if site.role == "experts" else values[0]), damages)
 
 
 def ways_of(site: Site) -> list[Choice]:
     """The ways in which a budget may store a matrix."""
+    if site.role == "experts":
+        return list(dict.fromkeys(experts_choice(site, scheme) for scheme in _EXPERTS))
     ways = _TABLE if site.role == "table" else _LINEAR
     return [way for way in ways if way.outliers <= site.inputs // 2]
 
 
-def spend(
-    sites: Mapping[str, Site], measured: Mapping[str, Measured], budget: int, layout: Layout
-) -> dict[str, Choice]:
-    """The choice for each weight; `layout` knows what else lies in the file."""
-    options = {name: [_option(site, way, measured[name]) for way in ways_of(site)] for name, site in sites.items()}
+def spend(sites: Sequence[Site], measured: Mapping[str, Measured], budget: int, layout: Layout) -> dict[str, Choice]:
+    """The choice for each unit of sites that are stored alike; `layout` knows what else lies in the file."""
+    units: dict[str, list[Site]] = {}
+    for site in sites:
+        units.setdefault(site.unit, []).append(site)
+    options = {name: [_option(unit, way, measured) for way in ways_of(unit[0])] for name, unit in units.items()}
 
     def size(chosen: Mapping[str, Option]) -> int:
-        return layout.size({name: _parts(sites[name], option.choice) for name, option in chosen.items()})
+        return layout.size({site.weight: _parts(site, chosen[site.unit].choice) for site in sites})
 
     return {name: option.choice for name, option in allocate(options, budget, size).items()}
 
 
-def _option(site: Site, choice: Choice, measured: Measured) -> Option:
-    before = float(measured.damages[_BASE[site.role].scheme].sum())
+def _option(unit: Sequence[Site], choice: Choice, measured: Mapping[str, Measured]) -> Option:
+    nbytes = sum(sum(_parts(site, choice)) for site in unit)
+    return Option(choice, nbytes, sum(_predicted(site, choice, measured[site.weight]) for site in unit))
+
+
+def _predicted(site: Site, choice: Choice, measured: Measured) -> float:
+    before = float(measured.damages[_base(site).scheme].sum())
     lost = np.sort(measured.damages[choice.scheme])[: site.inputs - choice.outliers]
-    share = float(lost.sum()) / before if before else 0.0
-    return Option(choice, sum(_parts(site, choice)), measured.kl * share)
+    return measured.kl * (float(lost.sum()) / before) if before else 0.0
+
+
+def _base(site: Site) -> Choice:
+    return experts_choice(site, _EXPERTS_BASE) if site.role == "experts" else _BASE[site.role]
+
+
+def _own_variance(gram: Floats) -> Floats:
+    """1 / diag(H⁻¹), damped: of each input `[K]`, what all others do not tell."""
+    factor = inverse_factor(damp(gram))
+    result: Floats = (1 / np.einsum("ij,ij->j", factor, factor)).astype(np.float32)
+    return result
 
 
 def _damages(weight: Floats, importance: Floats, scheme: Scheme) -> Floats:
@@ -91,10 +115,12 @@ def _damages(weight: Floats, importance: Floats, scheme: Scheme) -> Floats:
 
 
 def _parts(site: Site, choice: Choice) -> list[int]:
-    """Bytes of codes, scales, zero points and outlier indices."""
-    groups = choice.scheme.groups(site.inputs) + choice.scheme.groups(choice.outliers)
-    total = packed_bytes(site.rows, site.inputs, choice, _SCALE_BYTES)
-    scales = site.rows * groups * _SCALE_BYTES
-    codes = site.rows * groups * choice.scheme.group_size * choice.scheme.bits // 8
-    index = 8 * (choice.outliers + -site.inputs % choice.scheme.group_size) if choice.outliers else 0
-    return [part for part in (codes, scales, total - codes - scales, index) if part]
+    """Bytes of codes, scales, and what else there is: zero points, steps, outlier indices."""
+    rows, scheme = site.rows * site.count, choice.scheme
+    groups = scheme.groups(site.inputs) + scheme.groups(choice.outliers)
+    codes = rows * groups * scheme.group_size * scheme.bits // 8
+    scales = rows * groups * (_SCALE_BYTES if scheme.scale_bits == 16 else 1)
+    steps = 0 if scheme.scale_bits == 16 else 2 * rows
+    zeros = packed_bytes(rows, site.inputs, choice, _SCALE_BYTES) - codes - scales - steps
+    index = 8 * (choice.outliers + -site.inputs % scheme.group_size) if choice.outliers else 0
+    return [part for part in (codes, scales, zeros, steps, index) if part]

@@ -19,7 +19,9 @@ import onnx_ir as ir
 
 from runtime.bundle import Bundle
 
-from .gram_graph import add_grams
+from .expert_grams import ExpertGrams, Seen
+from .experts import find_experts
+from .gram_graph import add_grams, add_inputs_of
 from .graphs import WEIGHTS_NAME, load_graphs
 from .matrix import Floats
 from .segments import Arrays, Cut, Segment, body, empty_cache_feeds, find_cut
@@ -42,10 +44,12 @@ class Step:
 class Grams:
     """The Gram matrices of one model on one text, on disk, by weight name."""
 
-    def __init__(self, folder: Path, files: dict[str, str], tokens: int) -> None:
-        self._folder = folder
+    def __init__(self, log: "_Log", files: dict[str, str], tokens: int, experts: ExpertGrams) -> None:
+        self._folder = log.folder
         self._files = files
+        self.fingerprint = log.fingerprint
         self.tokens = tokens
+        self.experts = experts
 
     def __contains__(self, weight: str) -> bool:
         return weight in self._files
@@ -83,24 +87,35 @@ def collect_grams(
             each = (time.monotonic() - started) / (layer + 1 - first)
             progress(Step(layer + 1, layers, chunks.size, each * (layers - layer - 1)))
     heads = {str(value.name): f"{_HEAD}.npy" for value in _head_weights(cut)}
-    return Grams(work, log.files | heads, chunks.size)
+    return Grams(log, log.files | heads, chunks.size, ExpertGrams(_seen(graph, log)))
 
 
 def _run_layer(bundle: Bundle, graph: ir.Graph, cut: Cut, layer: int, chunks: IntArray, log: "_Log") -> None:
     model = body(graph, cut, layer, layer + 1)
     crossing = [str(value.name) for value in model.graph.outputs]
     readers = add_grams(model.graph)
+    mixtures = [(experts, add_inputs_of(model.graph, experts)) for experts in find_experts(model.graph)]
     segment = Segment(model, bundle.folder)
     sums: dict[str, npt.NDArray[np.float64]] = {}
     for index, ids in enumerate(chunks):
         out = segment(empty_cache_feeds(bundle, ids[None]) | log.states(layer, index))
-        log.spill(layer + 1, index, len(chunks), {name: out[name] for name in crossing})
+        log.spill(f"layer{layer + 1}", index, len(chunks), {name: out[name] for name in crossing})
+        for experts, names in mixtures:
+            log.spill(f"experts.{experts.name}", index, len(chunks), {name: out[name] for name in names})
         for name in readers.values():
             sums[name] = sums.get(name, 0.0) + out[name].astype(np.float64)
         if layer == len(cut.borders):
             hidden = out[crossing[0]].reshape(-1, out[crossing[0]].shape[-1])
             sums[_HEAD] = sums.get(_HEAD, 0.0) + (hidden.T @ hidden).astype(np.float64)
     log.finish(layer, readers, {name: (total / chunks.size).astype(np.float32) for name, total in sums.items()})
+
+
+def _seen(graph: ir.Graph, log: "_Log") -> dict[str, Seen]:
+    found: dict[str, Seen] = {}
+    for experts in find_experts(graph):
+        seen = Seen(experts, tuple(log.spilled(f"experts.{experts.name}")))
+        found |= {site.weight: seen for site in experts.sites}
+    return found
 
 
 def _head_weights(cut: Cut) -> list[ir.Value]:
@@ -116,7 +131,8 @@ class _Log:
     """The work folder: `log.json` says which layers are done, and in which file each weight's Gram lies."""
 
     def __init__(self, folder: Path, fingerprint: str) -> None:
-        self._folder = folder
+        self.folder = folder
+        self.fingerprint = fingerprint
         folder.mkdir(parents=True, exist_ok=True)
         self._state: dict[str, Any] = {"fingerprint": fingerprint, "layers": 0, "files": {}}
         path = folder / "log.json"
@@ -135,28 +151,32 @@ class _Log:
 
     def states(self, layer: int, index: int) -> Arrays:
         """The values that cross into `layer`, of chunk `index`."""
-        paths = sorted(self._folder.glob(f"layer{layer}.*.npy")) if layer else []
-        names = json.loads((self._folder / f"layer{layer}.json").read_text()) if layer else []
+        paths = self.spilled(f"layer{layer}") if layer else []
+        names = json.loads((self.folder / f"layer{layer}.json").read_text()) if layer else []
         return {name: np.load(path, mmap_mode="r")[index] for name, path in zip(names, paths, strict=True)}
 
-    def spill(self, layer: int, index: int, count: int, states: Arrays) -> None:
-        """Keep the values that cross into `layer`, of chunk `index`."""
+    def spilled(self, name: str) -> list[Path]:
+        """The files that `spill` wrote."""
+        return sorted(self.folder.glob(f"{name}.[0-9][0-9].npy"))
+
+    def spill(self, name: str, index: int, count: int, states: Arrays) -> None:
+        """Keep some values of chunk `index`, each kind in a file of its own."""
         for number, array in enumerate(states.values()):
-            path = self._folder / f"layer{layer}.{number:02}.npy"
+            path = self.folder / f"{name}.{number:02}.npy"
             if index == 0:
                 np.lib.format.open_memmap(path, "w+", array.dtype, (count, *array.shape))
             np.load(path, mmap_mode="r+")[index] = array
-        (self._folder / f"layer{layer}.json").write_text(json.dumps(list(states)))
+        (self.folder / f"{name}.json").write_text(json.dumps(list(states)))
 
     def finish(self, layer: int, readers: dict[str, str], grams: Arrays) -> None:
         """Write a layer's Grams, then say so, then forget the states before it."""
         files = {name: f"gram{layer}.{i}.npy" for i, name in enumerate(grams)} | {_HEAD: f"{_HEAD}.npy"}
         for name, gram in grams.items():
-            np.save(self._folder / files[name], gram)
+            np.save(self.folder / files[name], gram)
         self._state["files"] |= {weight: files[name] for weight, name in readers.items()}
         self._state["layers"] = layer + 1
-        temporary = self._folder / "log.json.new"
+        temporary = self.folder / "log.json.new"
         temporary.write_text(json.dumps(self._state))
-        temporary.replace(self._folder / "log.json")
-        for path in self._folder.glob(f"layer{layer}.*"):
+        temporary.replace(self.folder / "log.json")
+        for path in self.folder.glob(f"layer{layer}.*"):
             path.unlink()

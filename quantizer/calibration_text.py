@@ -53,7 +53,9 @@ def find_text(bundle: Bundle, recipe: Recipe, work: Path, progress: Progress) ->
     if not kept.is_file():
         progress("writing calibration text", 0, 1)
         work.mkdir(parents=True, exist_ok=True)
-        np.save(kept, write_own_text(bundle.folder, tokens, recipe.seed))
+        new = kept.with_suffix(".new.npy")
+        np.save(new, write_own_text(bundle.folder, tokens, recipe.seed))
+        new.replace(kept)
     return split("self", np.load(kept))
 
 

@@ -68,15 +68,29 @@ def quantize(
     from .gate import parse_gate
     from .progress_bar import progress_bar
     from .quantize import quantize as run
+    from .quantize import work_beside
 
     recipe = _recipe(recipe_file, **choices)
     gate = parse_gate(fail_if) if fail_if else None
-    with progress_bar("quantizing") as progress:
-        result = run(source, output, recipe, gate=gate, work=work, overwrite=overwrite, progress=progress)
+    try:
+        with progress_bar("quantizing") as progress:
+            result = run(source, output, recipe, gate=gate, work=work, overwrite=overwrite, progress=progress)
+    except KeyboardInterrupt:
+        raise _Interrupted(work or work_beside(output)) from None
     if as_json:
         click.echo(json.dumps(_as_data(result), indent=1))
     else:
         _print_table(output, result)
+
+
+class _Interrupted(click.ClickException):
+    """Stopped by the user, who learns what is left."""
+
+    exit_code = 130
+
+    def __init__(self, work: Path) -> None:
+        kept = f" What was done is in {work}: the same command goes on from there." if work.is_dir() else ""
+        super().__init__(f"interrupted; nothing was written.{kept}")
 
 
 def _recipe(recipe_file: Path | None, **choices: Any) -> "Recipe":

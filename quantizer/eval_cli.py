@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from runtime.manifest import Quality
 
     from .abilities import Ability
+    from .evaluate import Scores
 
 _RECALL = (256, 1024, 4096)  # tokens of the contexts for recall
 _PATH = click.Path(path_type=Path)
@@ -52,7 +53,7 @@ def evaluate(
     from .calibration_text import text_to_measure
     from .gate import parse_gate
     from .progress_bar import progress_bar
-    from .quality import as_quality, measure_scores
+    from .quality import activation_rounding, as_quality, measure_scores
     from .report import evaluation_report
 
     gate = parse_gate(fail_if) if fail_if else None
@@ -61,14 +62,16 @@ def evaluate(
     chosen = text_to_measure(text, theirs, tokens, context)
     with progress_bar("evaluating") as progress:
         scores = measure_scores(ours, theirs, chosen, progress)
+        rounding = activation_rounding(ours, chosen)
         asked = compare_abilities(folder, reference, _RECALL, progress) if abilities else []
     quality = as_quality(scores, chosen)
     if html:
         html.write_text(evaluation_report(folder.name, ours.manifest, scores, text.name), encoding="utf-8")
     if as_json:
-        click.echo(json.dumps(asdict(scores) | {"abilities": [asdict(ability) for ability in asked]}, indent=1))
+        more = {"activation_rounding": asdict(rounding) if rounding else None, "abilities": [*map(asdict, asked)]}
+        click.echo(json.dumps(asdict(scores) | more, indent=1))
     else:
-        _print_figures(quality, chosen.held_out.shape[1], asked)
+        _print_figures(quality, chosen.held_out.shape[1], rounding, asked)
     if gate:
         gate.check(quality)
 
@@ -80,11 +83,15 @@ def _require_same_model(ours: "Bundle", theirs: "Bundle") -> None:
         )
 
 
-def _print_figures(quality: "Quality", context: int, asked: "list[Ability]") -> None:
+def _print_figures(quality: "Quality", context: int, rounding: "Scores | None", asked: "list[Ability]") -> None:
     click.echo(f"KL divergence   {quality.kl:.5f} nats per token, 99 % of tokens below {quality.kl_p99:.4f}")
     click.echo(f"top-1 agreement {quality.top1:.2%}")
     click.echo(f"perplexity      {quality.perplexity:.4f}, reference {quality.reference_perplexity:.4f}")
     click.echo(f"text            {quality.text}, {quality.tokens:,} tokens in chunks of {context}")
+    if rounding:
+        click.echo(
+            f"activations     rounded to 8 bits: KL {rounding.kl:.5f} of it, top-1 agreement {rounding.top1:.2%}"
+        )
     for ability in asked:
         figures = f"{ability.agreement:.0%} of the reference's answers, margin {ability.margin:+.3f} nats per token"
         click.echo(f"{ability.name}: {figures} ({ability.questions} questions)")

@@ -19,6 +19,7 @@ from .segments import Segment, body, empty_cache_feeds, find_cut, head
 
 _ROWS = 128  # positions whose logits are in memory at once
 _BUCKETS = 32
+_LEVEL = "accuracy_level"
 IntArray = npt.NDArray[np.int64]
 
 
@@ -49,10 +50,18 @@ class Scores:
 
 
 class Model:
-    """A bundle's prefill graph, opened for logits at all positions."""
+    """A bundle's prefill graph, opened for logits at all positions.
 
-    def __init__(self, bundle: Bundle) -> None:
+    Args:
+        bundle: any.
+        float_activations: multiply packed weights by activations as they are, not rounded to 8 bits for speed.
+    """
+
+    def __init__(self, bundle: Bundle, *, float_activations: bool = False) -> None:
         graph = load_graphs(bundle).models[bundle.manifest.graphs.prefill.file].graph
+        if float_activations:
+            for node in rounding_nodes(graph):
+                node.attributes[_LEVEL] = ir.AttrInt64(_LEVEL, 0)
         cut = find_cut(graph)
         self._bundle = bundle
         self._hidden, self._rows = str(cut.hidden.name), str(cut.head_input.name)
@@ -84,6 +93,11 @@ def evaluate(model: Model, reference: Model, chunks: IntArray, progress: Callabl
         if progress:
             progress(len(ids))
     return _summarize([np.concatenate(columns) for columns in zip(*parts, strict=True)], chunks.shape)
+
+
+def rounding_nodes(graph: ir.Graph) -> list[ir.Node]:
+    """Products that round their activations to 8 bits."""
+    return [node for node in graph if node.attributes.get_int(_LEVEL, 0) == 4]
 
 
 def _compare(model: Model, reference: Model, ids: IntArray) -> tuple[Floats, ...]:

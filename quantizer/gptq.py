@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .matrix import Floats, QuantizedMatrix
+from .scales import Stored
 from .scheme import Scheme
 from .search import Grid, round_to_grid, search_group
 
@@ -16,7 +17,7 @@ _DAMPING = 0.01
 
 
 def gptq(
-    weight: Floats, gram: Floats, scheme: Scheme, stored: npt.DTypeLike, importance: Floats | None = None
+    weight: Floats, gram: Floats, scheme: Scheme, stored: Stored, importance: Floats | None = None
 ) -> QuantizedMatrix:
     """Quantize `weight` `[N, K]` so that tr((W − Ŵ) H (W − Ŵ)ᵀ) is small.
 
@@ -24,14 +25,14 @@ def gptq(
         weight: `[N, K]`.
         gram: H `[K, K]`, the Gram matrix of the inputs.
         scheme: bits, group size and grid.
-        stored: the type that scales are stored in.
+        stored: how scales are.
         importance: `[K]`, weights of the scale search; the damped diagonal of H if not given.
     """
     damped = damp(gram)
     factor = inverse_factor(damped).astype(np.float32)
     importance = damped.diagonal().astype(np.float32) if importance is None else importance
     columns = np.array(weight.T, np.float32, order="C")
-    grid = Grid(scheme, *weight.shape)
+    grid = Grid(scheme, len(weight), len(columns), stored)
     for group, part in grid.groups():
         scale, zero = search_group(columns[part], importance[part], scheme, stored)
         grid.set_group(group, scale, zero)

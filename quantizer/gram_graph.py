@@ -9,7 +9,8 @@ there too made the KL divergence worse.
 import numpy as np
 import onnx_ir as ir
 
-from .sites import use_of
+from .experts import Experts
+from .sites import is_matrix, use_of
 from .stream import norm_vectors
 
 _PROJECTED = ("MatMul", "Split", "Reshape", "RotaryEmbedding")
@@ -24,7 +25,7 @@ def add_grams(graph: ir.Graph) -> dict[str, str]:
         stream = _stream_at(node) or stream
         weight = node.inputs[1] if node.op_type in ("MatMul", "Gemm") else None
         x = node.inputs[0] if node.inputs else None
-        if x is None or weight is None or weight.const_value is None or use_of(node, weight) is None:
+        if x is None or weight is None or not is_matrix(weight) or use_of(node, weight) is None:
             continue
         if x not in added:
             added[x] = _GramOf(graph, x, _inputs_of(node, weight)).add(None if _is_normed(x) else stream)
@@ -53,26 +54,51 @@ def _inputs_of(node: ir.Node, weight: ir.Value) -> int:
     return int(weight.const_value.shape.numpy()[0 if node.op_type == "MatMul" else 1])
 
 
+def add_inputs_of(graph: ir.Graph, experts: Experts) -> list[str]:
+    """Make what experts read outputs of the graph: x, routing, and the stream's mean squares `[tokens, 1]` if known."""
+    hidden = experts.sites[0].inputs
+    squares = _squares_before(graph, experts, hidden)
+    wanted = [experts.x, experts.routing, *([squares] if squares else [])]
+    for value in wanted:
+        if value not in graph.outputs:
+            value.type = value.type or ir.TensorType(ir.DataType.FLOAT)
+            graph.outputs.append(value)
+    return [str(value.name) for value in wanted]
+
+
+def _squares_before(graph: ir.Graph, experts: Experts, hidden: int) -> ir.Value | None:
+    stream: ir.Value | None = None
+    for node in list(graph):
+        if node is experts.first:
+            break
+        stream = _stream_at(node) or stream
+    if stream is None:
+        return None
+    squares = _GramOf(graph, experts.x, hidden, "squares").mean_squares(stream)
+    squares.name, squares.type = f"{experts.name}.squares", ir.TensorType(ir.DataType.FLOAT)
+    return squares
+
+
 class _GramOf:
     """The nodes of one Gram matrix."""
 
-    def __init__(self, graph: ir.Graph, x: ir.Value, inputs: int) -> None:
+    def __init__(self, graph: ir.Graph, x: ir.Value, inputs: int, purpose: str = "gram") -> None:
         self._graph = graph
         self._x = x
         self._inputs = inputs
-        self._name = f"{x.name}.gram"
+        self._name = f"{x.name}.{purpose}"
 
     def add(self, stream: ir.Value | None) -> str:
         flat = self._node("Reshape", self._x, self._constant("shape", [-1, self._inputs]))
-        share = flat if stream is None else self._node("Div", flat, self._mean_squares(stream))
+        share = flat if stream is None else self._node("Div", flat, self.mean_squares(stream))
         turned = self._node("Transpose", share, perm=[1, 0])
         gram = self._node("MatMul", turned, flat)
         gram.name, gram.type = self._name, ir.TensorType(ir.DataType.FLOAT)
         self._graph.outputs.append(gram)
         return self._name
 
-    def _mean_squares(self, stream: ir.Value) -> ir.Value:
-        """`[tokens, 1]`."""
+    def mean_squares(self, stream: ir.Value) -> ir.Value:
+        """Of each token's stream, `[tokens, 1]`."""
         squares = self._node("Mul", stream, stream)
         means = self._node("ReduceMean", squares, self._constant("axis", [-1]), keepdims=1)
         return self._node("Reshape", means, self._constant("column", [-1, 1]))

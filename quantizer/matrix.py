@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from .scales import Steps
 from .scheme import Scheme
 
 Codes = npt.NDArray[np.uint8]
@@ -20,12 +21,14 @@ class QuantizedMatrix:
         codes: `[N, K]`, each `0 … scheme.levels`.
         scales: `[N, groups]`, already rounded to the type they are stored in.
         zero_points: `[N, groups]`, or None where every zero point is `scheme.middle`.
+        steps: that scales are multiples of, where they are stored so.
     """
 
     scheme: Scheme
     codes: Codes
     scales: Floats
     zero_points: Codes | None
+    steps: Steps | None = None
 
     def __post_init__(self) -> None:
         rows, inputs = self.codes.shape
@@ -36,7 +39,8 @@ class QuantizedMatrix:
     def rows(self, part: slice) -> "QuantizedMatrix":
         """Some rows of the matrix, sharing its memory."""
         zero_points = None if self.zero_points is None else self.zero_points[part]
-        return QuantizedMatrix(self.scheme, self.codes[part], self.scales[part], zero_points)
+        steps = None if self.steps is None else self.steps.rows(part)
+        return QuantizedMatrix(self.scheme, self.codes[part], self.scales[part], zero_points, steps)
 
     def dequantize(self) -> Floats:
         """The weights that these codes stand for, `[N, K]`."""

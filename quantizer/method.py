@@ -8,6 +8,7 @@ from .matrix import Floats, QuantizedMatrix
 from .outliers import Index, extend
 from .polish import polish
 from .rounding import round_to_nearest
+from .scales import plan_scales
 from .scheme import Choice
 from .search import search_matrix
 
@@ -15,7 +16,7 @@ NO_OUTLIERS: Index = np.zeros(0, np.int64)
 
 
 def quantize_matrix(
-    weight: Floats, gram: Floats | None, choice: Choice, method: str, stored: npt.DTypeLike, polishing: int = 0
+    weight: Floats, gram: Floats | None, choice: Choice, method: str, kind: npt.DTypeLike, polishing: int = 0
 ) -> tuple[QuantizedMatrix, Index]:
     """Quantize `weight` `[N, K]`; return its codes and which inputs it repeats as outliers.
 
@@ -24,10 +25,11 @@ def quantize_matrix(
         gram: Gram matrix of the inputs `[K, K]`; None where nothing is known of them.
         choice: how it is stored.
         method: "rtn", "search" or "gptq", of which the last needs `gram` (and falls back to "search" without).
-        stored: the type that scales are stored in.
+        kind: the float type that scales are stored in where they are not 8-bit multiples of a step.
         polishing: rounds of refinement after GPTQ.
     """
     scheme = choice.scheme
+    stored = plan_scales(weight, scheme, kind)
     if method == "rtn":
         return round_to_nearest(weight, scheme, stored), NO_OUTLIERS
     if gram is None:

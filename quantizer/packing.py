@@ -5,9 +5,12 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
+from ml_dtypes import bfloat16
 
 from .matrix import Codes, QuantizedMatrix
 from .scheme import Choice
+
+_STEP_BYTES = 2
 
 
 @dataclass(frozen=True)
@@ -16,18 +19,20 @@ class PackedMatrix:
 
     Attributes:
         codes: uint8 `[N, groups, group_size * bits / 8]`; the padding of a short last group decodes to zero.
-        scales: `[N, groups]`, in their stored type.
+        scales: `[N, groups]`, in their stored type, or 8-bit multiples of the steps.
         zero_points: uint8 `[N, ceil(groups * bits / 8)]`, each row padded to whole bytes; None if symmetric.
+        steps: bfloat16 `[N, 1]`; None where scales are floats.
     """
 
     codes: Codes
-    scales: npt.NDArray[np.floating]
+    scales: npt.NDArray[np.floating] | npt.NDArray[np.integer]
     zero_points: Codes | None
+    steps: npt.NDArray[np.floating] | None = None
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all three arrays together."""
-        return self.codes.nbytes + self.scales.nbytes + (0 if self.zero_points is None else self.zero_points.nbytes)
+        """Bytes of all arrays together."""
+        return sum(a.nbytes for a in (self.codes, self.scales, self.zero_points, self.steps) if a is not None)
 
 
 def pack(matrix: QuantizedMatrix, stored: npt.DTypeLike = np.float32) -> PackedMatrix:
@@ -36,17 +41,23 @@ def pack(matrix: QuantizedMatrix, stored: npt.DTypeLike = np.float32) -> PackedM
     codes = _fill_last_group(matrix)
     rows, padded = codes.shape
     packed = _pack_bits(codes, scheme.bits).reshape(rows, padded // scheme.group_size, -1)
+    zero_points = None if matrix.zero_points is None else _pack_rows(matrix)
+    if matrix.steps:
+        steps = matrix.steps.values.astype(bfloat16)[:, None]
+        return PackedMatrix(packed, _turned(matrix.steps.encode(matrix.scales.T)), zero_points, steps)
     scales = matrix.scales.astype(stored)
     assert np.array_equal(scales.astype(np.float32), matrix.scales)
-    return PackedMatrix(packed, scales, None if matrix.zero_points is None else _pack_rows(matrix))
+    return PackedMatrix(packed, scales, zero_points)
 
 
 def packed_bytes(rows: int, inputs: int, choice: Choice, scale_bytes: int) -> int:
-    """Bytes that `pack` will need for `[rows, inputs]`, padding and outliers included, with scales of `scale_bytes`."""
+    """Bytes of `[rows, inputs]`, padding and outliers included; `scale_bytes` for each float scale."""
     scheme = choice.scheme
     groups = scheme.groups(inputs) + scheme.groups(min(choice.outliers, inputs))
     zero_points = 0 if scheme.symmetric else math.ceil(groups * scheme.bits / 8)
-    return int(rows * (groups * (scheme.group_size * scheme.bits // 8 + scale_bytes) + zero_points))
+    steps = 0 if scheme.scale_bits == 16 else _STEP_BYTES
+    each = scale_bytes if scheme.scale_bits == 16 else 1
+    return int(rows * (groups * (scheme.group_size * scheme.bits // 8 + each) + zero_points + steps))
 
 
 def _fill_last_group(matrix: QuantizedMatrix) -> Codes:
@@ -71,3 +82,7 @@ def _pack_bits(codes: Codes, bits: int) -> Codes:
         return np.ascontiguousarray(codes)
     low, high = codes[:, 0::2], codes[:, 1::2]
     return low | (high << np.uint8(4))
+
+
+def _turned(array: npt.NDArray[np.integer]) -> npt.NDArray[np.integer]:
+    return np.ascontiguousarray(array.T)

@@ -1,7 +1,7 @@
 """What a run does to each matrix: the rearrangement that its neighbours absorb, its Gram matrix, how it is stored."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -12,6 +12,7 @@ from runtime.errors import QuantizationError
 
 from .budget import Measured, measure, spend
 from .calibrate import Grams
+from .expert_stacks import experts_choice
 from .fold import plan_folding
 from .matrix import Floats
 from .permute import plan_permutations
@@ -20,10 +21,17 @@ from .scheme import Choice, Recipe
 from .sensitivity import Sensitivity
 from .sites import Site
 from .structure import Structure
-from .weights_file import Layout, read_tensor
+from .weights_file import Layout, read_part, read_tensor
 
 _FOLDING = {4: 0.25, 8: 0.5}  # exponents that were best, by bits
 _EMBEDDING_SHARE = 0.1  # how much a tied table's rounding looks at the table itself rather than at the head's inputs
+
+
+def choice_for(site: Site, recipe: Recipe) -> Choice:
+    """How a recipe that names no budget stores a matrix."""
+    if site.role == "experts":
+        return experts_choice(site, recipe.linear.scheme)
+    return recipe.table if site.role == "table" else recipe.linear
 
 
 class Plan:
@@ -48,7 +56,7 @@ class Plan:
         self.recipe = recipe
         self.sites = list(sites)
         self.changes = Rearrangements()
-        self.choices = {s.weight: recipe.table if s.role == "table" else recipe.linear for s in sites}
+        self.choices = {s.unit: choice_for(s, recipe) for s in sites}
         self._grams = grams
         self._transposed = transposed
         if grams is not None and recipe.permute:
@@ -58,9 +66,17 @@ class Plan:
 
     @property
     def fingerprint(self) -> str:
-        """Of all that measurements depend on: the recipe, less what it is to cost."""
-        free = replace(self.recipe, budget=None, exclude=(), polish=0)
-        return json.dumps(strict_json.encode(free), sort_keys=True)
+        """Of all that measurements depend on: weights, text, and the recipe, less what it is to cost."""
+        return self._identify(replace(self.recipe, budget=None, exclude=(), polish=0))
+
+    @property
+    def identity(self) -> str:
+        """Of all that decides what a matrix that is stored in a given way becomes."""
+        return self._identify(self.recipe)
+
+    def _identify(self, recipe: Recipe) -> str:
+        text = self._grams.fingerprint if self._grams else ""
+        return json.dumps([text, strict_json.encode(recipe)], sort_keys=True)
 
     def diagonal(self, weight: str) -> Floats | None:
         """Mean squares of a matrix's inputs `[K]`, in the order planned so far and not scaled; None where unknown."""
@@ -73,17 +89,31 @@ class Plan:
         """What quantizing one matrix alone does to the model."""
 
         def kl_with(weight: Floats) -> float:
-            original = self.changes.undo_matrix(site.weight, weight)
-            return sensitivity.kl({site.weight: np.ascontiguousarray(original.T if site.transposed else original)})
+            if site.role != "experts":
+                weight = self.changes.undo_matrix(site.weight, weight)
+            return sensitivity.kl(
+                {site.weight: np.ascontiguousarray(weight.swapaxes(-1, -2) if site.transposed else weight)}
+            )
 
-        return measure(site, self.read(site, tensor), self.gram(site), kl_with)
+        return measure(site, self.matrices(site, tensor), kl_with)
 
     def spend(self, measured: Mapping[str, Measured], budget: int, layout: Layout) -> None:
         """Choose how each matrix is stored, within `budget` bytes of the whole file."""
-        self.choices.update(spend({site.weight: site for site in self.sites}, measured, budget, layout))
+        self.choices.update(spend(self.sites, measured, budget, layout))
 
-    def gram(self, site: Site) -> Floats | None:
+    def matrices(self, site: Site, tensor: ir.TensorProtocol) -> Iterator[tuple[Floats, Floats | None]]:
+        """A matrix `[N, K]` and the Gram matrix of its inputs; those of a stack one after the other.
+
+        Raises:
+            QuantizationError: NaN or infinite weights.
+        """
+        for expert in range(site.count):
+            yield self.read(site, tensor, expert), self.gram(site, expert)
+
+    def gram(self, site: Site, expert: int = 0) -> Floats | None:
         """The Gram matrix of a matrix's inputs as they will be; None where unknown."""
+        if self._grams is not None and site.role == "experts":
+            return self._grams.experts.read(site.weight, expert)
         if self._grams is None or site.weight not in self._grams:
             return None
         gram = self.changes.inputs(site.weight).apply_to_gram(self._grams.read(site.weight))
@@ -92,13 +122,13 @@ class Plan:
             gram = gram * ((1 - _EMBEDDING_SHARE) / mean) + np.eye(len(gram), dtype=np.float32) * _EMBEDDING_SHARE
         return gram.astype(np.float32)
 
-    def read(self, site: Site, tensor: ir.TensorProtocol) -> Floats:
-        """The rearranged weights of a matrix, float32 `[N, K]`.
+    def read(self, site: Site, tensor: ir.TensorProtocol, expert: int = 0) -> Floats:
+        """The rearranged weights of a matrix, or of one in a stack, float32 `[N, K]`.
 
         Raises:
             QuantizationError: NaN or infinite weights.
         """
-        array = read_tensor(tensor)
+        array = read_part(tensor, expert) if site.role == "experts" else read_tensor(tensor)
         weight = np.ascontiguousarray(array.T if site.transposed else array, np.float32)
         if not np.isfinite(weight).all():
             raise QuantizationError(

@@ -5,17 +5,15 @@ Both are Gauss–Seidel steps on E = tr(D H Dᵀ), D = W − Ŵ: group by group 
 """
 
 import numpy as np
-import numpy.typing as npt
 
 from .matrix import Floats, QuantizedMatrix
+from .scales import Stored, round_scales
 from .search import Grid
 
 
-def polish(
-    matrix: QuantizedMatrix, weight: Floats, gram: Floats, stored: npt.DTypeLike, rounds: int = 2
-) -> QuantizedMatrix:
+def polish(matrix: QuantizedMatrix, weight: Floats, gram: Floats, stored: Stored, rounds: int = 2) -> QuantizedMatrix:
     """Improve `matrix` as a stand-in for `weight` `[N, K]` under H = `gram` `[K, K]`."""
-    grid = _open(matrix)
+    grid = _open(matrix, stored)
     columns = np.ascontiguousarray(weight.T)
     spread = np.repeat(np.arange(len(grid.scales)), matrix.scheme.group_size)[: len(columns)]
     for _ in range(rounds):
@@ -34,14 +32,14 @@ def loss(matrix: QuantizedMatrix, weight: Floats, gram: Floats) -> float:
     return float(np.vdot(difference @ gram, difference))
 
 
-def _refit_scales(grid: Grid, steps: Floats, gradient: Floats, gram: Floats, stored: npt.DTypeLike) -> None:
+def _refit_scales(grid: Grid, steps: Floats, gradient: Floats, gram: Floats, stored: Stored) -> None:
     """One pass over the groups; `gradient` is kept true as scales change."""
     for group, part in grid.groups():
         step = steps[part]
         slope = np.einsum("kn,kn->n", step, gradient[part])
         curve = np.einsum("kn,kn->n", step, gram[part, part] @ step)
         old = grid.scales[group]
-        new = (old + slope / np.maximum(curve, np.float32(1e-30))).astype(stored).astype(np.float32)
+        new = round_scales(old + slope / np.maximum(curve, np.float32(1e-30)), stored)
         change = new - old
         change[change * (change * curve - 2 * slope) >= 0] = 0  # rounding to the stored type may have undone it
         grid.scales[group] += change
@@ -65,9 +63,9 @@ def _refit_codes(grid: Grid, gradient: Floats, gram: Floats) -> None:
         gradient -= gram[:, part] @ moved
 
 
-def _open(matrix: QuantizedMatrix) -> Grid:
+def _open(matrix: QuantizedMatrix, stored: Stored) -> Grid:
     rows, inputs = matrix.codes.shape
-    grid = Grid(matrix.scheme, rows, inputs)
+    grid = Grid(matrix.scheme, rows, inputs, stored)
     grid.codes[:] = matrix.codes.T
     grid.scales[:] = matrix.scales.T
     grid.zeros[:] = np.float32(matrix.scheme.middle) if matrix.zero_points is None else matrix.zero_points.T

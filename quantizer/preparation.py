@@ -1,10 +1,12 @@
 """What is learned from text before the first code is chosen: Gram matrices, and where a budget is spent best."""
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from runtime.bundle import Bundle
+from runtime.byte_units import format_bytes
+from runtime.memory import resident_memory
 
 from .calibrate import Grams, IntArray, Step, collect_grams
 from .calibration_text import Text, too_little
@@ -50,14 +52,25 @@ def prepare(
     if warning := too_little(text.chunks):
         _LOGGER.warning(warning)
     grams: Grams = collect_grams(bundle, text.chunks, work, lambda step: _tell(progress, step))
+    _warn_of_rare(grams.experts.rare())
     plan = Plan(recipe, sites, transposed, structure, grams)
     if recipe.budget is not None:
         _spend_budget(bundle, graphs, plan, recipe.budget, text.chunks, work, progress)
     return plan
 
 
+def _warn_of_rare(rare: Mapping[str, Sequence[int]]) -> None:
+    for name, experts in rare.items():
+        _LOGGER.warning(
+            "%s: experts %s saw too few tokens and are quantized without calibration; give more text "
+            "(--calibration-tokens)", name, ", ".join(map(str, experts)),
+        )  # fmt: skip
+
+
 def _tell(progress: Progress, step: Step) -> None:
-    progress(f"calibrating on {step.tokens:,} tokens, {step.seconds_left:.0f} s left", step.layer, step.layers)
+    used = format_bytes(resident_memory())
+    doing = f"calibrating on {step.tokens:,} tokens, {step.seconds_left:.0f} s left, {used} in use"
+    progress(doing, step.layer, step.layers)
 
 
 def _spend_budget(

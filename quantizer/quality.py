@@ -5,8 +5,11 @@ from runtime.manifest import Quality
 from runtime.session import onnxruntime
 
 from .calibration_text import Text
-from .evaluate import Model, Scores, evaluate
+from .evaluate import Model, Scores, evaluate, rounding_nodes
+from .graphs import load_graphs
 from .progress import Progress
+
+_ROUNDING_CHUNKS = 4
 
 
 def measure_quality(bundle: Bundle, reference: Bundle, text: Text, progress: Progress) -> Quality:
@@ -24,6 +27,17 @@ def measure_scores(bundle: Bundle, reference: Bundle, text: Text, progress: Prog
         progress("evaluating", done, text.held_out.size)
 
     return evaluate(Model(bundle), Model(reference), text.held_out, count)
+
+
+def activation_rounding(bundle: Bundle, text: Text) -> Scores | None:
+    """What it costs that products round their activations to 8 bits, on a part of `text`; None if none does.
+
+    Where this is a large part of the whole loss, a model has massive activations, and `--group-size 16`, a stronger
+    folding (8 bits) or `--exclude` for what reads them helps more than further bits.
+    """
+    if not rounding_nodes(load_graphs(bundle).models[bundle.manifest.graphs.prefill.file].graph):
+        return None
+    return evaluate(Model(bundle), Model(bundle, float_activations=True), text.held_out[:_ROUNDING_CHUNKS])
 
 
 def as_quality(scores: Scores, text: Text) -> Quality:

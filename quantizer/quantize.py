@@ -1,45 +1,34 @@
 """The whole flow: a bundle with float weights in, a bundle with packed weights out."""
 
+import logging
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import numpy as np
 import onnx_ir as ir
 
 from runtime import strict_json
 from runtime.bundle import Bundle, new_bundle, open_bundle, write_manifest
 from runtime.errors import QuantizationError
-from runtime.manifest import Calibration, Manifest, Quantization, QuantizedTensor
+from runtime.manifest import Calibration, Manifest, Quantization
 
 from .calibration_text import Text, find_text
-from .float_copy import rearranged
+from .experts import find_experts
+from .finished import FinishedMatrices
 from .gate import Gate
-from .graphs import WEIGHTS_NAME, Graphs, load_graphs, save_graph
-from .method import quantize_matrix
-from .packing import packed_bytes
+from .graphs import WEIGHTS_NAME, Graphs, load_graphs
 from .plan import Plan
 from .preparation import prepare
 from .progress import Progress, silent
 from .quality import measure_quality
-from .rewrite import StoredMatrix, rewrite_graph
 from .scheme import Recipe
 from .selection import select_sites
 from .sites import Site, find_sites, merge_sites
-from .storing import scale_type, store_matrix
-from .weights_file import WeightsWriter, read_tensor
+from .writing import Outcome, write_graphs
 
-
-@dataclass(frozen=True)
-class Outcome:
-    """What became of one matrix: its entry in the manifest, or the reason why it stays as it was."""
-
-    site: Site
-    bytes_before: int
-    tensor: QuantizedTensor | None
-    reason: str = ""
+_LOGGER = logging.getLogger("onnxlm.quantizer")
 
 
 @dataclass(frozen=True)
@@ -86,18 +75,25 @@ def quantize(
     """
     progress = progress or silent
     bundle, graphs, sites = _open(source, recipe, gate)
-    default_work = target.parent / f".{target.name}.work"
+    default_work = work_beside(target)
     with _translated(), new_bundle(target, overwrite=overwrite) as folder:
         if text is None and (recipe.needs_text or gate):
             text = find_text(bundle, recipe, work or default_work, progress)
         plan = prepare(bundle, graphs, sites, recipe, text, work or default_work, progress)
-        outcomes = _write_graphs(bundle, graphs, plan, folder, progress)
+        finished = FinishedMatrices((work or default_work) / "matrices" if recipe.needs_text else None, plan.identity)
+        outcomes = write_graphs(bundle, graphs, plan, finished, folder, progress)
         copy_other_files(bundle, folder)
         manifest = write_manifest(folder, _describe(bundle.manifest, graphs, plan, text, outcomes))
         if text is not None:
             manifest = _measure(bundle, folder, manifest, text, gate, progress)
+    finished.clear()
     shutil.rmtree(default_work, ignore_errors=True)
     return Result(manifest, tuple(outcomes))
+
+
+def work_beside(target: Path) -> Path:
+    """Where calibration lies until the bundle `target` is complete, if no other folder is named."""
+    return target.parent / f".{target.name}.work"
 
 
 def _open(source: Path, recipe: Recipe, gate: Gate | None) -> tuple[Bundle, Graphs, list[Site]]:
@@ -107,8 +103,24 @@ def _open(source: Path, recipe: Recipe, gate: Gate | None) -> tuple[Bundle, Grap
     if recipe.needs_text or gate:
         _require_cpu(bundle)
     graphs = load_graphs(bundle)
-    found = merge_sites(find_sites(m.graph, bundle.manifest.architecture.vocab_size) for m in graphs.models.values())
-    return bundle, graphs, select_sites(found, recipe.exclude)
+    return bundle, graphs, select_sites(_sites(bundle, graphs), recipe.exclude)
+
+
+def _sites(bundle: Bundle, graphs: Graphs) -> list[Site]:
+    """Matrices, and the stacks of experts: where these were exported for the CPU, whose operator was tried."""
+    vocab_size = bundle.manifest.architecture.vocab_size
+    sites = merge_sites(find_sites(model.graph, vocab_size) for model in graphs.models.values())
+    stacks = [site for experts in find_experts(_prefill(bundle, graphs)) for site in experts.sites]
+    if not stacks or bundle.manifest.target.provider == "cpu":
+        return sites + stacks
+    _LOGGER.warning(
+        "experts stay in floating point: their quantized operator was not tried on %s", bundle.manifest.target.provider
+    )
+    return sites
+
+
+def _prefill(bundle: Bundle, graphs: Graphs) -> ir.Graph:
+    return graphs.models[bundle.manifest.graphs.prefill.file].graph
 
 
 def _measure(
@@ -119,39 +131,6 @@ def _measure(
     if gate:
         gate.check(quality)
     return write_manifest(folder, replace(manifest, quality=quality))
-
-
-def _write_graphs(bundle: Bundle, graphs: Graphs, plan: Plan, folder: Path, progress: Progress) -> list[Outcome]:
-    """Weights first, one at a time; then each graph over them."""
-    by_weight = {site.weight: site for site in plan.sites}
-    stored: dict[str, StoredMatrix] = {}
-    outcomes: list[Outcome] = []
-    with WeightsWriter(folder / WEIGHTS_NAME) as writer:
-        for name, tensor in graphs.initializers().items():
-            if name in by_weight:
-                progress(by_weight[name].name, len(outcomes), len(by_weight))
-                outcomes.append(_quantize_site(by_weight[name], tensor, plan, writer, stored))
-            if name not in stored:
-                array = rearranged(name, read_tensor(tensor), plan.changes, transposed=plan.is_transposed(name))
-                writer.add(name, array, tensor.dtype)
-    for file, model in graphs.models.items():
-        rewrite_graph(model.graph, stored, accuracy_level=4 if bundle.manifest.target.provider == "cpu" else 0)
-        save_graph(model, folder / file, writer.placed)
-    return outcomes
-
-
-def _quantize_site(
-    site: Site, tensor: ir.TensorProtocol, plan: Plan, writer: WeightsWriter, stored: dict[str, StoredMatrix]
-) -> Outcome:
-    choice, recipe = plan.choices[site.weight], plan.recipe
-    weight = plan.read(site, tensor)
-    kind = np.dtype(scale_type(weight, choice.scheme, tensor.dtype))
-    needed = packed_bytes(site.rows, site.inputs, choice, kind.itemsize)
-    if needed >= tensor.nbytes:
-        return Outcome(site, tensor.nbytes, None, f"would grow to {needed:,} bytes")
-    matrix, index = quantize_matrix(weight, plan.gram(site), choice, recipe.method, kind, recipe.polish)
-    stored[site.weight], entry = store_matrix(writer, site.weight, weight, matrix, index, kind)
-    return Outcome(site, tensor.nbytes, entry)
 
 
 @contextmanager

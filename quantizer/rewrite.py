@@ -25,6 +25,8 @@ MICROSOFT = "com.microsoft"
 class StoredMatrix:
     """The initializers of one quantized matrix: uint8 codes, scales in float or float16, zero points or None.
 
+    With `steps` `[rows, 1]`, `scales` are 8-bit multiples of them.
+
     `outliers` holds `index`, the inputs that are read a second time; None if there are none.
     """
 
@@ -36,6 +38,7 @@ class StoredMatrix:
     zero_points: ir.ExternalTensor | None
     outliers: ir.ExternalTensor | None = None
     index: Index = field(default_factory=lambda: np.zeros(0, np.int64))
+    steps: ir.ExternalTensor | None = None
 
     @property
     def width(self) -> int:
@@ -145,19 +148,33 @@ class _Edit:
         return None if stored is None else self._initializer("zero_points", stored)
 
     def _scales(self, before: ir.Node, dtype: ir.DataType | None) -> ir.Value:
-        """The scales in the activations' type; a Cast is folded away when ONNX Runtime loads the graph."""
-        stored = self._initializer("scales", self._matrix.scales)
+        """The scales in the activations' type; what makes them is folded away when ONNX Runtime loads the graph."""
         wanted = dtype or ir.DataType.FLOAT
-        if self._matrix.scales.dtype == wanted:
+        scales = self._cast("scales", self._matrix.scales, wanted)
+        if self._matrix.steps is None:
+            return scales
+        if "scales_product" not in self._values:
+            steps = self._cast("scale_steps", self._matrix.steps, wanted)
+            product = ir.node("Mul", [scales, steps])
+            last = scales.producer()
+            assert last is not None
+            self._graph.insert_after(last, self._named("scales_product", product, wanted, self._matrix.scales.shape))
+        return self._values["scales_product"]
+
+    def _cast(self, part: str, tensor: ir.ExternalTensor, wanted: ir.DataType) -> ir.Value:
+        stored = self._initializer(part, tensor)
+        if tensor.dtype == wanted:
             return stored
-        if "scales_cast" not in self._values:
-            cast = ir.node("Cast", [stored], {"to": wanted}, name=f"{self._name}.scales_cast")
-            cast.outputs[0].name = f"{self._name}.scales_cast"
-            cast.outputs[0].type = ir.TensorType(wanted)
-            cast.outputs[0].shape = self._matrix.scales.shape
+        if f"{part}_cast" not in self._values:
+            cast = self._named(f"{part}_cast", ir.node("Cast", [stored], {"to": wanted}), wanted, tensor.shape)
             self._graph.insert_before(self._graph[0], cast)
-            self._values["scales_cast"] = cast.outputs[0]
-        return self._values["scales_cast"]
+        return self._values[f"{part}_cast"]
+
+    def _named(self, part: str, node: ir.Node, dtype: ir.DataType, shape: ir.Shape) -> ir.Node:
+        node.name = node.outputs[0].name = f"{self._name}.{part}"
+        node.outputs[0].type, node.outputs[0].shape = ir.TensorType(dtype), shape
+        self._values[part] = node.outputs[0]
+        return node
 
     def _initializer(self, part: str, tensor: ir.TensorProtocol) -> ir.Value:
         if part not in self._values:

@@ -6,13 +6,14 @@ import numpy as np
 import numpy.typing as npt
 
 from .matrix import Codes, Floats, QuantizedMatrix
+from .scales import Steps, Stored, round_scales, rows_of
 from .scheme import Scheme
 
 _CHUNK = 1 << 20  # weights per step: temporaries stay small and in cache, whatever the matrix
 
 
-def round_to_nearest(weight: Floats, scheme: Scheme, stored: npt.DTypeLike = np.float32) -> QuantizedMatrix:
-    """Quantize `weight` `[N, K]`; the scales are rounded to the type `stored` before the codes are chosen."""
+def round_to_nearest(weight: Floats, scheme: Scheme, stored: Stored = np.float32) -> QuantizedMatrix:
+    """Quantize `weight` `[N, K]`; the scales are rounded as they are `stored` before the codes are chosen."""
     rows, inputs = weight.shape
     groups = scheme.groups(inputs)
     codes = np.empty((rows, inputs), np.uint8)
@@ -20,12 +21,12 @@ def round_to_nearest(weight: Floats, scheme: Scheme, stored: npt.DTypeLike = np.
     zeros = None if scheme.symmetric else np.empty((rows, groups), np.uint8)
     for part in _row_slices(rows, inputs):
         grouped = split_groups(weight[part], scheme.group_size)
-        scale, zero = _grid(grouped, scheme, stored)
+        scale, zero = _grid(grouped, scheme, rows_of(stored, part))
         codes[part] = encode(grouped, scale, zero, scheme).reshape(len(grouped), -1)[:, :inputs]
         scales[part] = scale
         if zeros is not None:
             zeros[part] = zero
-    return QuantizedMatrix(scheme, codes, scales, zeros)
+    return QuantizedMatrix(scheme, codes, scales, zeros, stored if isinstance(stored, Steps) else None)
 
 
 def split_groups(weight: Floats, size: int) -> Floats:
@@ -55,7 +56,7 @@ def symmetric_levels(weights: Floats, bits: int = 4) -> tuple[float, npt.NDArray
     return scale, codes.astype(np.int64)
 
 
-def _grid(grouped: Floats, scheme: Scheme, stored: npt.DTypeLike) -> tuple[Floats, Codes]:
+def _grid(grouped: Floats, scheme: Scheme, stored: Stored) -> tuple[Floats, Codes]:
     low, high = grouped.min(axis=2), grouped.max(axis=2)
     if scheme.symmetric:
         largest = np.where(-low > high, low, high)
@@ -67,8 +68,8 @@ def _grid(grouped: Floats, scheme: Scheme, stored: npt.DTypeLike) -> tuple[Float
     return scale, np.clip(zero, 0, scheme.levels).astype(np.uint8)
 
 
-def _stored(scale: Floats, stored: npt.DTypeLike) -> Floats:
-    return scale.astype(stored).astype(np.float32)
+def _stored(scale: Floats, stored: Stored) -> Floats:
+    return np.ascontiguousarray(round_scales(scale.T, stored).T)
 
 
 def _row_slices(rows: int, inputs: int) -> Iterator[slice]:

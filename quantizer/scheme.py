@@ -5,6 +5,7 @@ from typing import Literal
 
 GROUP_SIZES = (16, 32, 64, 128, 256)
 BITS = (4, 8)
+SCALE_BITS = (8, 16)
 METHODS = ("rtn", "search", "gptq")
 
 
@@ -14,11 +15,13 @@ class Scheme:
 
     Symmetric groups have no zero point: their grid is `-2**(bits-1) … 2**(bits-1)-1` times the scale, which may be
     negative, so that the group's largest weight sits on the longer side. Asymmetric groups store a zero point each.
+    Scales of 8 bits are multiples of a step that each row has; 16 stands for a float type, whichever suits.
     """
 
     bits: int
     group_size: int = 32
     symmetric: bool = False
+    scale_bits: int = 16
 
     def __post_init__(self) -> None:
         if self.bits not in BITS:
@@ -26,6 +29,8 @@ class Scheme:
         if self.group_size not in GROUP_SIZES:
             accepted = ", ".join(map(str, GROUP_SIZES))
             raise ValueError(f"group_size: {self.group_size} is not supported; choose one of {accepted}")
+        if self.scale_bits not in SCALE_BITS:
+            raise ValueError(f"scale_bits: {self.scale_bits} is not supported; choose 8 or 16")
 
     @property
     def levels(self) -> int:

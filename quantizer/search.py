@@ -5,43 +5,43 @@ HQQ and llama.cpp's `make_qkx2_quants` do in their own ways. Scales are rounded 
 Arrays are `[inputs of the group, N]`: columns of the weight matrix are contiguous.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
-import numpy.typing as npt
 
 from .matrix import Codes, Floats, QuantizedMatrix
+from .scales import Steps, Stored, round_scales, rows_of
 from .scheme import Scheme
 
-_SHRINK_4 = tuple(1.02 - 0.035 * p for p in range(14))
+_SHRINK_4 = tuple(1.02 - 0.07 * p for p in range(7))
+_BETWEEN_4 = (1.04, 0.96)
 _SHRINK_8 = (1.0, 0.99, 0.98)
-_SHIFTS = (0, -1, 1)
 _TILE = 1 << 17  # weights per step: temporaries stay in cache
 
 
-def search_group(weights: Floats, importance: Floats, scheme: Scheme, stored: npt.DTypeLike) -> tuple[Floats, Floats]:
+def search_group(weights: Floats, importance: Floats, scheme: Scheme, stored: Stored) -> tuple[Floats, Floats]:
     """Scale and zero point `[N]` of one group.
 
     Args:
         weights: `[size, N]`.
         importance: `[size]`, the damped diagonal of the Gram matrix.
         scheme: bits and grid.
-        stored: the type that scales are stored in.
+        stored: how scales are.
     """
     size, rows = weights.shape
     scale, zero = np.empty(rows, np.float32), np.empty(rows, np.float32)
     step = max(1, _TILE // size)
     for start in range(0, rows, step):
         part = slice(start, start + step)
-        scale[part], zero[part] = _search(weights[:, part], importance, scheme, stored)
+        scale[part], zero[part] = _search(weights[:, part], importance, scheme, rows_of(stored, part))
     return scale, zero
 
 
-def search_matrix(weight: Floats, importance: Floats, scheme: Scheme, stored: npt.DTypeLike) -> QuantizedMatrix:
+def search_matrix(weight: Floats, importance: Floats, scheme: Scheme, stored: Stored) -> QuantizedMatrix:
     """Round `weight` `[N, K]` to the grids that lose least; `importance` `[K]`. No error is propagated."""
     columns = np.ascontiguousarray(weight.T)
     inputs, rows = columns.shape
-    grid = Grid(scheme, rows, inputs)
+    grid = Grid(scheme, rows, inputs, stored)
     for group, part in grid.groups():
         scale, zero = search_group(columns[part], importance[part], scheme, stored)
         grid.set_group(group, scale, zero)
@@ -61,9 +61,10 @@ def round_to_grid(weights: Floats, scale: Floats, zero: Floats, levels: int) -> 
 class Grid:
     """Codes `[K, N]`, scales and zero points `[groups, N]` of a matrix that is being quantized group by group."""
 
-    def __init__(self, scheme: Scheme, rows: int, inputs: int) -> None:
+    def __init__(self, scheme: Scheme, rows: int, inputs: int, stored: Stored) -> None:
         groups = scheme.groups(inputs)
         self.scheme = scheme
+        self.stored = stored
         self.codes = np.empty((inputs, rows), np.uint8)
         self.scales = np.empty((groups, rows), np.float32)
         self.zeros = np.empty((groups, rows), np.float32)
@@ -80,41 +81,57 @@ class Grid:
     def matrix(self) -> QuantizedMatrix:
         """The result, `[N, K]`."""
         zeros = None if self.scheme.symmetric else _turned(self.zeros.astype(np.uint8))
-        return QuantizedMatrix(self.scheme, _turned(self.codes), np.ascontiguousarray(self.scales.T), zeros)
+        steps = self.stored if isinstance(self.stored, Steps) else None
+        return QuantizedMatrix(self.scheme, _turned(self.codes), np.ascontiguousarray(self.scales.T), zeros, steps)
 
 
-def _search(w: Floats, importance: Floats, scheme: Scheme, stored: npt.DTypeLike) -> tuple[Floats, Floats]:
-    best_error = np.full(w.shape[1], np.inf, np.float32)
-    best_scale, best_zero = np.zeros_like(best_error), np.full_like(best_error, scheme.middle)
-    for first, zero in _candidates(w, scheme):
-        codes = round_to_grid(w, first, zero, scheme.levels) - zero
-        fitted = importance @ (w * codes) / np.maximum(importance @ np.square(codes), np.float32(1e-30))
-        scale = fitted.astype(stored).astype(np.float32)
-        codes = round_to_grid(w, scale, zero, scheme.levels) - zero
-        codes *= scale
-        np.subtract(w, codes, out=codes)
-        error = importance @ np.square(codes, out=codes)
-        better = error < best_error
-        np.copyto(best_error, error, where=better)
-        np.copyto(best_scale, scale, where=better)
-        np.copyto(best_zero, zero, where=better)
-    return best_scale, best_zero
-
-
-def _candidates(w: Floats, scheme: Scheme) -> Iterator[tuple[Floats, Floats]]:
-    """First guesses of scale and zero point `[N]`."""
-    shrinks = _SHRINK_4 if scheme.bits == 4 else _SHRINK_8
+def _search(w: Floats, importance: Floats, scheme: Scheme, stored: Stored) -> tuple[Floats, Floats]:
+    """From coarse to fine: ranges, then ranges between the best and its neighbours, and zero points beside it."""
+    best = _Best(w, importance, scheme, stored)
     low, high = np.minimum(w.min(axis=0), 0), np.maximum(w.max(axis=0), 0)
+    shrinks, between = (_SHRINK_4, _BETWEEN_4) if scheme.bits == 4 else (_SHRINK_8, ())
     if scheme.symmetric:
         middle = np.full(w.shape[1], scheme.middle, np.float32)
         largest = np.maximum(-low, high) / np.float32(scheme.middle - 0.5)
-        yield from ((largest * np.float32(sign * shrink), middle) for shrink in shrinks for sign in (1, -1))
-        return
-    whole = (high - low) / np.float32(scheme.levels)
-    zero = np.rint(-low / np.where(whole == 0, np.float32(1), whole))
-    for shrink in shrinks:
-        for shift in _SHIFTS:
-            yield whole * np.float32(shrink), np.clip(zero + np.float32(shift), 0, scheme.levels)
+        for sign in (1, -1):
+            best.try_all(largest * np.float32(sign), shrinks, middle)
+    else:
+        whole = (high - low) / np.float32(scheme.levels)
+        zero = np.rint(-low / np.where(whole == 0, np.float32(1), whole))
+        best.try_all(whole, shrinks, zero)
+        for shift in (-1, 1):
+            best.try_all(best.first, (1.0,), np.clip(best.zero + np.float32(shift), 0, scheme.levels))
+    best.try_all(best.first, between, best.zero)
+    return best.scale, best.zero
+
+
+class _Best:
+    """The best grid so far of each of N groups with weights `[size, N]`; `first` is the scale it was fitted from."""
+
+    def __init__(self, w: Floats, importance: Floats, scheme: Scheme, stored: Stored) -> None:
+        self._w, self._importance, self._levels, self._stored = w, importance, scheme.levels, stored
+        self._error = np.full(w.shape[1], np.inf, np.float32)
+        self.first, self.scale = np.zeros_like(self._error), np.zeros_like(self._error)
+        self.zero = np.full_like(self._error, scheme.middle)
+
+    def try_all(self, first: Floats, factors: Sequence[float], zero: Floats) -> None:
+        """Scales `first` `[N]` times each of `factors`, with these zero points."""
+        base, zero = first.copy(), zero.copy()
+        for factor in factors:
+            self._try(base * np.float32(factor), zero)
+
+    def _try(self, first: Floats, zero: Floats) -> None:
+        w, importance = self._w, self._importance
+        codes = round_to_grid(w, first, zero, self._levels) - zero
+        fitted = importance @ (w * codes) / np.maximum(importance @ np.square(codes), np.float32(1e-30))
+        scale = round_scales(fitted, self._stored)
+        codes = round_to_grid(w, scale, zero, self._levels) - zero
+        codes *= scale
+        np.subtract(w, codes, out=codes)
+        error = importance @ np.square(codes, out=codes)
+        better = error < self._error
+        for kept, new in ((self._error, error), (self.first, first), (self.scale, scale), (self.zero, zero)):
+            np.copyto(kept, new, where=better)
 
 
 def _turned(array: Codes) -> Codes:

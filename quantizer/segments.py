@@ -119,7 +119,7 @@ def empty_cache_feeds(bundle: Bundle, ids: npt.NDArray[np.int64]) -> Arrays:
             feeds[port.name] = np.full(batch, count, np.int32)
         elif port.role == "total_sequence_length":
             feeds[port.name] = np.array(count, np.int32)
-        elif port.role in ("past_key", "past_value"):
+        elif port.role in ("past_key", "past_value", "past_state"):
             feeds[port.name] = np.zeros(_past_shape(port, batch, count), port.dtype)
     return feeds
 

@@ -10,7 +10,7 @@ from .sites import Site
 
 
 def select_sites(sites: Sequence[Site], exclude: Sequence[str]) -> list[Site]:
-    """Sites whose names no pattern of `exclude` matches.
+    """Sites whose names no pattern of `exclude` matches; of experts that are stored alike, all or none.
 
     Raises:
         QuantizationError: a pattern matches nothing, or nothing is left.
@@ -18,7 +18,8 @@ def select_sites(sites: Sequence[Site], exclude: Sequence[str]) -> list[Site]:
     for pattern in exclude:
         if not any(fnmatchcase(site.name, pattern) for site in sites):
             raise QuantizationError(_no_match(pattern, [site.name for site in sites]))
-    left = [site for site in sites if not any(fnmatchcase(site.name, pattern) for pattern in exclude)]
+    left_out = {site.unit for site in sites if any(fnmatchcase(site.name, pattern) for pattern in exclude)}
+    left = [site for site in sites if site.unit not in left_out]
     if not left:
         raise QuantizationError("no matrix is left to quantize: the patterns of exclude match all of them.")
     return left

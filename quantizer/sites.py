@@ -11,22 +11,35 @@ Use = Literal["matmul", "gemm", "gather"]
 
 @dataclass(frozen=True)
 class Site:
-    """One weight matrix that can be quantized.
+    """One weight matrix that can be quantized, or a stack of them, one for each expert.
 
     Attributes:
         name: of the module, `model.layers.3.mlp.down_proj`; what `--exclude` matches.
         weight: name of its initializer, the same in every graph.
-        role: "table" for token embedding and head, "linear" for all others.
+        role: "table" for token embedding and head, "experts" for stacks, "linear" for all others.
         rows, inputs: outputs and inputs of the multiplication; a table has one row per token.
         transposed: stored as `[inputs, rows]`, the layout of MatMul.
+        count: matrices in the stack.
+        operator: module of the experts, all of whose stacks are stored alike.
+        divisor: that the group size must divide; 0 where any will do.
+        joined: how the matrices of a stack are stored: apart, or as one matrix of all their rows or all their inputs.
     """
 
     name: str
     weight: str
-    role: Literal["linear", "table"]
+    role: Literal["linear", "table", "experts"]
     rows: int
     inputs: int
     transposed: bool
+    count: int = 1
+    operator: str = ""
+    divisor: int = 0
+    joined: Literal["stack", "rows", "inputs"] = "stack"
+
+    @property
+    def unit(self) -> str:
+        """Under which name it is decided how this is stored."""
+        return self.operator or self.weight
 
 
 def find_sites(graph: ir.Graph, vocab_size: int) -> Iterator[Site]:
@@ -34,7 +47,7 @@ def find_sites(graph: ir.Graph, vocab_size: int) -> Iterator[Site]:
     for value in graph.initializers.values():
         uses = [use_of(node, value) for node in value.consumers()]
         same_layout = len({use == "matmul" for use in uses}) == 1
-        if not uses or None in uses or not same_layout or not _is_matrix(value):
+        if not uses or None in uses or not same_layout or not is_matrix(value):
             continue
         if not _is_left_out(value, uses, vocab_size):
             yield _site(value, set(uses), vocab_size)
@@ -87,7 +100,8 @@ def _plain_gemm(node: ir.Node) -> bool:
     )
 
 
-def _is_matrix(value: ir.Value) -> bool:
+def is_matrix(value: ir.Value) -> bool:
+    """Whether a value is a constant `[N, K]` of floats."""
     return (
         value.const_value is not None
         and len(value.const_value.shape) == 2

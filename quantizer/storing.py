@@ -66,13 +66,14 @@ def store_codes(
     codes = _write(writer, f"{module}.codes", packed.codes)
     scales = _write(writer, f"{module}.scales", packed.scales)
     zeros = None if packed.zero_points is None else _write(writer, f"{module}.zero_points", packed.zero_points)
+    steps = None if packed.steps is None else _write(writer, f"{module}.scale_steps", packed.steps)
     repeated = _write(writer, f"{module}.outliers", index) if len(index) else None
     scheme, rows, inputs = matrix.scheme, len(matrix.codes), matrix.codes.shape[1] - len(index)
     entry = QuantizedTensor(
         name=name, bits=scheme.bits, group_size=scheme.group_size, symmetric=scheme.symmetric,
         outliers=_outliers(index, inputs, scheme.group_size), bytes=packed.nbytes, relative_error=error,
     )  # fmt: skip
-    return StoredMatrix(scheme, rows, inputs, codes, scales, zeros, repeated, index), entry
+    return StoredMatrix(scheme, rows, inputs, codes, scales, zeros, repeated, index, steps), entry
 
 
 def relative_error(weight: Floats, matrix: QuantizedMatrix, index: Index) -> float:

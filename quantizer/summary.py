@@ -4,7 +4,8 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from .quantize import Outcome, Result
+from .quantize import Result
+from .writing import Outcome
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,10 @@ def dequantize_packed(packed: PackedMatrix, bits: int, group_size: int, inputs: 
     else:
         zero = _read_fields(packed.zero_points, bits)[:, :groups]
     shifted = (codes - zero[:, :, None]).astype(np.float32)
-    weights: Floats = shifted * packed.scales.astype(np.float32)[:, :, None]
+    scales = packed.scales.astype(np.float32)
+    if packed.steps is not None:
+        scales *= packed.steps.astype(np.float32)
+    weights: Floats = shifted * scales[:, :, None]
     return weights.reshape(rows, -1)[:, :inputs]
 
 
@@ -49,4 +52,5 @@ def _read_fields(data: npt.NDArray[np.uint8], bits: int) -> npt.NDArray[np.int32
 
 def _rows(packed: PackedMatrix, part: slice) -> PackedMatrix:
     zero_points = None if packed.zero_points is None else packed.zero_points[part]
-    return PackedMatrix(packed.codes[part], packed.scales[part], zero_points)
+    steps = None if packed.steps is None else packed.steps[part]
+    return PackedMatrix(packed.codes[part], packed.scales[part], zero_points, steps)

@@ -1,6 +1,7 @@
 """weights.bin: read one tensor at a time, write one tensor at a time."""
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -52,11 +53,13 @@ class Layout:
 class WeightsWriter:
     """Appends arrays to a new weights.bin; a name is written once, however many graphs use it."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, on_progress: Callable[[int], None] | None = None) -> None:
+        """`on_progress` is told how many bytes of the file are there to be read."""
         self.placed: dict[str, Placed] = {}
         self.folder = path.parent
         self._path = path
         self._file = path.open("wb")
+        self._on_progress = on_progress
 
     def __enter__(self) -> "WeightsWriter":
         return self
@@ -66,12 +69,22 @@ class WeightsWriter:
 
     def add(self, name: str, array: npt.NDArray[Any], dtype: ir.DataType | None = None) -> Placed:
         """Write `array` at the next aligned offset; `dtype` is given where numpy has no such type (bfloat16)."""
+        return self.add_pieces(name, [array], dtype or ir.DataType.from_numpy(array.dtype), array.shape)
+
+    def add_pieces(
+        self, name: str, pieces: Iterable[npt.NDArray[Any]], dtype: ir.DataType, shape: tuple[int, ...]
+    ) -> Placed:
+        """Write the pieces of one tensor, which is never in memory whole."""
         assert name not in self.placed
-        offset = self._align(array.nbytes)
-        self._write(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
-        self.placed[name] = Placed(
-            name, offset, array.nbytes, dtype or ir.DataType.from_numpy(array.dtype), array.shape
-        )
+        length = math.prod(shape) * int(dtype.itemsize)
+        offset = self._align(length)
+        for piece in pieces:
+            self._write(np.ascontiguousarray(piece).reshape(-1).view(np.uint8).data)
+        assert self._file.tell() == offset + length
+        if self._on_progress:
+            self._file.flush()
+            self._on_progress(offset + length)
+        self.placed[name] = Placed(name, offset, length, dtype, shape)
         return self.placed[name]
 
     def _align(self, length: int) -> int:
@@ -88,6 +101,27 @@ class WeightsWriter:
 
 def _alignment(length: int) -> int:
     return SMALL_ALIGNMENT if length < SMALL else ALIGNMENT
+
+
+def read_part(tensor: ir.TensorProtocol, index: int) -> npt.NDArray[Any]:
+    """One matrix of a stack, read as `read_tensor` reads all of it."""
+    if not isinstance(tensor, ir.ExternalTensor):
+        part: npt.NDArray[Any] = tensor.numpy()[index]
+        return part
+    shape = tensor.shape.numpy()[1:]
+    nbytes = int(np.prod(shape, dtype=np.int64)) * int(tensor.dtype.itemsize)
+    offset = (tensor.offset or 0) + index * nbytes
+    return read_tensor(
+        ir.ExternalTensor(
+            tensor.location,
+            offset,
+            nbytes,
+            tensor.dtype,
+            shape=ir.Shape(shape),
+            name=tensor.name or "",
+            base_dir=tensor.base_dir,
+        )
+    )
 
 
 def read_tensor(tensor: ir.TensorProtocol) -> npt.NDArray[Any]:

@@ -1,11 +1,12 @@
 """A bundle on disk: opened with every check, written all at once or not at all."""
 
+import glob
 import hashlib
 import os
 import shutil
 import stat
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -14,6 +15,7 @@ from .errors import BundleError, IntegrityError, ManifestError
 from .manifest import MANIFEST_NAME, MAX_MANIFEST_BYTES, FileEntry, Manifest, dump_manifest, parse_manifest
 
 _CHUNK = 1 << 22
+_UNFINISHED = ".new."  # follows the name of a bundle that is being written
 
 
 @dataclass(frozen=True)
@@ -56,15 +58,18 @@ def open_bundle(folder: str | Path, *, verify: bool = False, progress: Callable[
 
 
 @contextmanager
-def new_bundle(target: str | Path, *, overwrite: bool = False) -> Iterator[Path]:
+def new_bundle(target: str | Path, *, overwrite: bool = False, marker: str = MANIFEST_NAME) -> Iterator[Path]:
     """Yield a temporary folder beside `target` that becomes `target` when the block succeeds, and vanishes when not.
-
+    What a killed process left of an earlier attempt is removed first.
     An existing target is refused, or with `overwrite` replaced if it is a bundle (or empty): never another folder.
+    A folder of another kind than bundles is known by its file `marker`.
     """
     target = Path(target).absolute()
-    _require_replaceable(target, overwrite)
+    _require_replaceable(target, overwrite, marker)
     target.parent.mkdir(parents=True, exist_ok=True)
-    temporary = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
+    _remove_abandoned(target)
+    temporary = Path(tempfile.mkdtemp(prefix=f".{target.name}{_UNFINISHED}", dir=target.parent))
+    handle = _lock(temporary)
     try:
         temporary.chmod(0o755)
         yield temporary
@@ -72,14 +77,23 @@ def new_bundle(target: str | Path, *, overwrite: bool = False) -> Iterator[Path]
         _swap(temporary, target)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
+        if handle is not None:
+            os.close(handle)
 
 
-def write_manifest(folder: Path, manifest: Manifest, progress: Callable[[int], None] | None = None) -> Manifest:
-    """Hash every file in `folder`, write manifest.json last, and return the manifest with its `files` filled in."""
+def write_manifest(
+    folder: Path,
+    manifest: Manifest,
+    progress: Callable[[int], None] | None = None,
+    known: Mapping[str, str] | None = None,
+) -> Manifest:
+    """Hash every file in `folder`, write manifest.json last, and return the manifest with its `files` filled in.
+
+    `known` has the hashes of files that were hashed already.
+    """
     names = sorted(p.relative_to(folder).as_posix() for p in folder.rglob("*") if p.is_file())
-    files = {
-        n: FileEntry((folder / n).stat().st_size, sha256_of(folder / n, progress)) for n in names if n != MANIFEST_NAME
-    }
+    hashes = {n: (known or {}).get(n) or sha256_of(folder / n, progress) for n in names if n != MANIFEST_NAME}
+    files = {n: FileEntry((folder / n).stat().st_size, sha256) for n, sha256 in hashes.items()}
     complete = replace(manifest, files=files)
     (folder / MANIFEST_NAME).write_text(dump_manifest(complete), encoding="utf-8")
     return complete
@@ -153,7 +167,7 @@ def _check_hash(folder: Path, name: str, entry: FileEntry, progress: Callable[[i
         )
 
 
-def _require_replaceable(target: Path, overwrite: bool) -> None:
+def _require_replaceable(target: Path, overwrite: bool, marker: str) -> None:
     if not target.exists():
         return
     if not target.is_dir():
@@ -162,8 +176,33 @@ def _require_replaceable(target: Path, overwrite: bool) -> None:
         return
     if not overwrite:
         raise BundleError(f"{target} exists. Choose another output, or pass --overwrite to replace it.")
-    if not (target / MANIFEST_NAME).is_file():
-        raise BundleError(f"{target} holds no {MANIFEST_NAME}, so it is not a bundle, and is not overwritten.")
+    if not (target / marker).is_file():
+        raise BundleError(f"{target} holds no {marker}, so onnxlm did not write it, and does not overwrite it.")
+
+
+def _remove_abandoned(target: Path) -> None:
+    """Remove unfinished folders of `target` whose process is gone: it holds a lock as long as it lives."""
+    for path in target.parent.glob(f".{glob.escape(target.name)}{_UNFINISHED}*"):
+        handle = _lock(path)
+        if handle is not None:
+            shutil.rmtree(path, ignore_errors=True)
+            os.close(handle)
+
+
+def _lock(folder: Path) -> int | None:
+    """A handle that keeps a folder locked; None if another process does, or the system cannot."""
+    try:
+        import fcntl  # not on Windows
+
+        handle = os.open(folder, os.O_RDONLY)
+    except (ImportError, OSError):
+        return None
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(handle)
+        return None
+    return handle
 
 
 def _swap(temporary: Path, target: Path) -> None:

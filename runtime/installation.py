@@ -1,5 +1,6 @@
 """Which of the packages that onnxlm can use are installed, by what they are for."""
 
+import functools
 import re
 from collections import Counter
 from dataclasses import dataclass
@@ -33,6 +34,7 @@ def packages() -> tuple[Package, ...]:
     return tuple(package for package in found if package.name != DISTRIBUTION)
 
 
+@functools.cache  # it reads a file, and a server says it in every answer
 def own_version() -> str:
     """Version of the installed onnxlm; "unknown" when it runs from a bare folder."""
     return _installed(DISTRIBUTION) or "unknown"

@@ -7,6 +7,7 @@ import functools
 import json
 import threading
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -83,6 +84,12 @@ class Grammars:
         self._eos_ids = list(eos_ids)
         self._lock = threading.Lock()
         self._compiled = functools.lru_cache(_MAX_COMPILED)(self._compile)
+
+    def prepare(self) -> None:
+        """Read the vocabulary now. It takes up to seconds and lets no other thread run: the first request that needs it
+        would stop all others. Does nothing where structured output cannot be had."""
+        with self._lock, suppress(RequestError, MissingDependencyError):
+            _ = self._vocabulary
 
     def constraint(self, wanted: StructuredOutput) -> "GrammarConstraint":
         """The constraint for one answer, at its beginning.

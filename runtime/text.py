@@ -10,6 +10,7 @@ from .errors import BundleError, RequestError
 _REPLACEMENT = "\ufffd"  # what decoding shows for bytes that are not, or not yet, UTF-8
 _LONGEST_PART = 3  # bytes of an unfinished UTF-8 character
 _WINDOW = 32  # tokens that are decoded together before the oldest are forgotten
+_SHORT = 4096  # ids; what decodes more lets other threads run
 _KEPT = 8  # tokens kept as context: more than any unfinished character
 # Marks that carry meaning for whoever reads the answer are text, even where a tokenizer calls them special.
 _MARKS = frozenset(
@@ -51,8 +52,9 @@ class Tokenizer:
         Raises:
             RequestError: not a string, or one with half of a surrogate pair.
         """
-        try:
-            ids: list[int] = self._tokenizer.encode(text, add_special_tokens=add_special_tokens).ids
+        try:  # the plain `encode` holds the interpreter's lock throughout: a long prompt would stop every other thread
+            (encoding,) = self._tokenizer.encode_batch_fast([_only_text(text)], add_special_tokens=add_special_tokens)
+            ids: list[int] = encoding.ids
         except TypeError as error:
             what = "it holds half of a surrogate pair" if isinstance(text, str) else f"it is a {type(text).__name__}"
             raise RequestError(f"The prompt is not a text of Unicode characters: {what}.") from error
@@ -68,7 +70,10 @@ class Tokenizer:
         """
         kept = [i for i in ids if not (skip_special and i in self.special)]
         try:
-            text: str = self._tokenizer.decode(kept, skip_special_tokens=False)
+            if len(kept) <= _SHORT:
+                text: str = self._tokenizer.decode(kept, skip_special_tokens=False)
+            else:
+                (text,) = self._tokenizer.decode_batch([kept], skip_special_tokens=False)
         except (TypeError, OverflowError) as error:
             raise RequestError(f"Token ids are integers from 0 to {self.vocab_size - 1}: {error}.") from error
         return text
@@ -188,6 +193,12 @@ def overlap(text: str, stop: str) -> int:
 def _without_unfinished(text: str) -> str:
     whole = text.rstrip(_REPLACEMENT)
     return text[: max(len(whole), len(text) - _LONGEST_PART)]
+
+
+def _only_text(text: Any) -> str:
+    if not isinstance(text, str):  # the library would take a pair for two texts
+        raise TypeError
+    return text
 
 
 def _load(path: Path) -> Any:

@@ -5,6 +5,7 @@ ten times as fast, since it builds no array per string.
 """
 
 import math
+import os
 import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -25,6 +26,7 @@ VERSIONS = (2, 3)
 # Value types of the format; 8 is a string, 9 an array.
 SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
 STRING, ARRAY = 8, 9
+_MANY_BYTES = 1 << 18
 
 
 @dataclass(frozen=True)
@@ -90,11 +92,36 @@ class _Header:
         except UnicodeDecodeError as error:
             raise self.fail("a string of the header is not UTF-8") from error
 
+    def texts(self, count: int) -> list[str]:
+        """Strings one behind the other: a vocabulary, which is why this reads many at a time."""
+        result: list[str] = []
+        data, at = b"", 0
+        while len(result) < count:
+            while (end := _end_of_text(data, at)) > len(data):  # the next one is not there whole
+                self._give_back(len(data) - at)
+                data, at = self.take(max(end - at, min(self.left, _MANY_BYTES))), 0
+            try:
+                result.append(data[at + 8 : end].decode())
+            except UnicodeDecodeError as error:
+                raise self.fail("a string of the header is not UTF-8") from error
+            at = end
+        self._give_back(len(data) - at)
+        return result
+
+    def _give_back(self, count: int) -> None:
+        self.file.seek(-count, os.SEEK_CUR)
+        self.left += count
+
     def count(self, item_bytes: int, what: str) -> int:
         count: int = self.number("Q")
         if count * item_bytes > self.left:
             raise self.fail(f"{count} {what} do not fit into the {self.left} bytes left")
         return count
+
+
+def _end_of_text(data: bytes, at: int) -> int:
+    """Where the string that begins at `at` ends, which may be behind what there is; its length comes first."""
+    return at + 8 + int.from_bytes(data[at : at + 8], "little") if at + 8 <= len(data) else at + 8
 
 
 def _read(header: _Header) -> GgufFile:
@@ -136,7 +163,7 @@ def _value(header: _Header, kind: int, key: str) -> Any:
 def _array(header: _Header, key: str) -> Any:
     kind = header.number("I")
     if kind == STRING:
-        return [header.text() for _ in range(header.count(8, f"strings in {key!r}"))]
+        return header.texts(header.count(8, f"strings in {key!r}"))
     if kind not in SCALARS:
         raise header.fail(f"metadata {key!r} is an array of the unknown type {kind}")
     dtype = np.dtype("<" + SCALARS[kind])

@@ -1,6 +1,7 @@
 """A matrix some rows at a time, where its stored form allows it: a token table need not be in memory whole."""
 
 from collections.abc import Iterator
+from typing import Protocol
 
 from .checkpoint import FloatArray, TensorSource
 from .gguf_tensor import GgufTensor
@@ -9,16 +10,27 @@ from .safetensors_file import SafetensorsTensor
 BLOCK_VALUES = 1 << 22
 
 
-def row_blocks(source: TensorSource) -> Iterator[FloatArray]:
-    """The values of a matrix `[rows, columns]` in float32, blocks of rows in their order."""
+class Rows(Protocol):
+    """Rows of a tensor that follow each other, still on disk; or all of it."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Of these rows."""
+
+    def read(self) -> FloatArray:
+        """Their values in float32."""
+
+
+def row_blocks(source: TensorSource, values: int | None = None) -> Iterator[Rows]:
+    """A matrix `[rows, columns]` as blocks of at most so many values, in order."""
     if len(source.shape) != 2 or not isinstance(source, SafetensorsTensor | GgufTensor):
-        yield source.read()
+        yield source
         return
     rows, columns = source.shape
-    step = max(1, BLOCK_VALUES // columns)
+    step = max(1, (values or BLOCK_VALUES) // columns)
     for start in range(0, rows, step):
         part = source.rows(start, min(start + step, rows))
         if part is None:
-            yield source.read()
+            yield source
             return
-        yield part.read()
+        yield part

@@ -105,7 +105,10 @@ class Attention(Module):
         bound = self.about.clip
         if bound is None:
             return x
-        return op.Clip(x, scalar(op, -bound, self.target), scalar(op, bound, self.target), _name=name)
+        low, high = scalar(op, -bound, self.target), scalar(op, bound, self.target)
+        if self.target.has_kernel("ai.onnx::Clip"):
+            return op.Clip(x, low, high, _name=name)
+        return op.Min(op.Max(x, low, _name=f"{name}.low"), high, _name=name)
 
     def _rotate(self, op: Any, x: Any, step: Step, name: str) -> Any:
         heads = self.about.num_heads if name == "q" else self.about.kv_heads

@@ -20,7 +20,7 @@ class MoE(Module):
     def __init__(self, about: description.MoE, hidden_size: int, target: Target, output_scale: float = 1.0) -> None:
         super().__init__()
         self.about, self.target = about, target
-        self.inner = FLOAT32 if target.provider == "cpu" else target  # the CPU operator has no float16
+        self.inner = target if target.has_kernel("com.microsoft::MoE") else FLOAT32
         dense = about.expert.activation != "silu"  # the operator knows no other gates
         self.gate = Router(about.router, hidden_size, dense)
         self.experts = (DenseExperts if dense else Experts)(
@@ -39,7 +39,9 @@ class MoE(Module):
         output = self._cast(op, output, self.target, "narrow", self.inner)
         if total is not None:
             shape = op.Shape(x, start=0, end=2, _name="tokens")
-            total = op.Reshape(total, op.Concat(shape, [1], axis=0, _name="token_column"), _name="total")
+            total = op.Reshape(
+                total, op.Concat(shape, op.Constant(value_ints=[1]), axis=0, _name="token_column"), _name="total"
+            )
             output = op.Mul(output, self._cast(op, total, self.target, "total", FLOAT32), _name="weighted")
         return output if self.about.shared is None else self._add_shared(op, x, output)
 

@@ -36,6 +36,7 @@ def _size(_context: click.Context, _parameter: click.Parameter, value: str | Non
 @click.option("--max-body", default="4MiB", show_default=True, callback=_size, help="Largest body of a request.")
 @click.option("--kv-memory", callback=_size, metavar="SIZE", help="For keys and values. [default: half of the free]")
 @click.option("--prefix-cache", callback=_size, metavar="SIZE", help="For beginnings that prompts share. [default: 0]")
+@click.option("--response-store", default="64MiB", show_default=True, callback=_size, help="For stored /v1/responses.")
 @click.option("--context", type=int, help="Most tokens of one request. [default: the model's context]")
 @click.option("--threads", type=int, help="Threads of one model. [default: the number of cores]")
 @click.option("--default-max-tokens", default=1024, show_default=True, type=int, help="For chats that set no limit.")
@@ -47,8 +48,9 @@ def serve(bundles: tuple[str, ...], host: str, port: int, log_format: str, **opt
     """Serve each BUNDLE under its folder's name, or another one given as NAME=BUNDLE, to OpenAI's clients.
 
     \b
-    /v1/chat/completions /v1/completions /v1/models /tokenize /detokenize
-    /health /ready /version /metrics /openapi.json, and a page to chat at /
+    /v1/chat/completions /v1/responses /v1/completions /v1/models
+    /tokenize /detokenize /health /ready /version /metrics /openapi.json
+    and a page to chat at /
 
     One line per request is logged, without its text. The first SIGTERM or Ctrl-C lets requests finish, the second ends.
 
@@ -95,6 +97,7 @@ def _server_options(options: dict[str, Any]) -> "ServerOptions":
         stall_seconds=options["stall_timeout"],
         default_max_tokens=options["default_max_tokens"],
         request_seconds=options["request_timeout"],
+        response_store=options["response_store"],
         drain_seconds=options["drain_timeout"],
     )
 

@@ -2,7 +2,9 @@
 
 app.py              every route, and what stands before them
 service.py          what the routes share: models, limits, figures
-generation_endpoint.py   one request from its body to its last byte; chat and completion differ in their job
-chat_job.py, completion_job.py   body → prompts and parameters, and the shape of the answer
-process.py          the uvicorn process: signals, draining
+turnstile.py        a crowd comes in one by one
+generation_endpoint.py   one request from its body to its last byte; the routes differ in their job
+chat_request.py     messages → a request for the engine
+chat_job.py, response_job.py, completion_job.py   body → request, and the shape of the answer
+process.py          the uvicorn process: signals, draining; log_thread.py writes its log
 """

@@ -91,7 +91,11 @@ def _cors(app: ASGIApp, origin: str) -> ASGIApp:
     from starlette.middleware.cors import CORSMiddleware
 
     return CORSMiddleware(
-        app, allow_origins=[origin], allow_methods=["GET", "POST"], allow_headers=["*"], expose_headers=["x-request-id"]
+        app,
+        allow_origins=[origin],
+        allow_methods=["DELETE", "GET", "POST"],
+        allow_headers=["*"],
+        expose_headers=["x-request-id"],
     )
 
 

@@ -10,16 +10,19 @@ from starlette.middleware import Middleware
 from starlette.routing import Route
 
 from ..model import Model
-from .access import KeyGuard, OriginGuard
+from .access import OPEN_PATHS, KeyGuard, OriginGuard
 from .chat_job import ChatJob
 from .completion_job import CompletionJob
 from .error_answers import http_error, server_error
 from .generation_endpoint import GenerationEndpoint
 from .options import ServerOptions
 from .page import PageRoutes
+from .response_job import ResponseJob
+from .response_routes import ResponseRoutes
 from .service import Service
 from .status_routes import StatusRoutes
 from .token_routes import TokenRoutes
+from .turnstile import Turnstile
 
 
 def create_app(models: Mapping[str, Model], options: ServerOptions | None = None) -> Starlette:
@@ -34,11 +37,16 @@ def create_app(models: Mapping[str, Model], options: ServerOptions | None = None
     """
     service = Service(models, options or ServerOptions())
     status, tokens, page = StatusRoutes(service), TokenRoutes(service), PageRoutes()
+    stored = ResponseRoutes(service)
     routes = [
         Route("/", page.index),
         Route("/page/{name}", page.file),
         Route("/v1/chat/completions", GenerationEndpoint(service, ChatJob.of), methods=["POST"]),
         Route("/v1/completions", GenerationEndpoint(service, CompletionJob.of), methods=["POST"]),
+        Route("/v1/responses", GenerationEndpoint(service, ResponseJob.of), methods=["POST"]),
+        Route("/v1/responses/{id}", stored.response, methods=["GET"]),
+        Route("/v1/responses/{id}", stored.delete, methods=["DELETE"]),
+        Route("/v1/responses/{id}/input_items", stored.input_items),
         Route("/v1/models", status.models),
         Route("/v1/models/{name:path}", status.model),
         Route("/tokenize", tokens.tokenize, methods=["POST"]),
@@ -61,7 +69,7 @@ def create_app(models: Mapping[str, Model], options: ServerOptions | None = None
 
 
 def _guards(options: ServerOptions) -> list[Middleware]:
-    guards = [Middleware(OriginGuard, origins=options.cors_origins)]
+    guards = [Middleware(Turnstile, passing=OPEN_PATHS), Middleware(OriginGuard, origins=options.cors_origins)]
     return [*guards, Middleware(KeyGuard, keys=options.api_keys)] if options.api_keys else guards
 
 

@@ -1,25 +1,18 @@
-"""POST /v1/chat/completions: a conversation to a prompt, and answers to messages."""
+"""POST /v1/chat/completions: answers to a conversation, as messages."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
-from ..answer import Delta
-from ..logprobs import TokenLogprob
-from ..tool_calls import ToolCall, ToolCallReader
-from .chat_format import ChatFormat, chat_format
-from .error_answers import ApiError
+from ..tool_calls import ToolCall
+from .chat_choice import ChatChoice
+from .chat_request import ChatRequest
+from .choices_job import ChoicesJob
 from .fields import ChatFields, parse
 from .generation import Piece
-from .job import Job
-from .parameters import limit_of, sampling_params
 from .request_record import RequestRecord
-from .service import ServedModel, Service
-
-_OURS = {"messages", "tools", "add_generation_prompt"}  # variables of a template that a request has fields for
+from .service import Service
 
 
-class ChatJob(Job):
+class ChatJob(ChoicesJob):
     """A chat request; `of` makes one from its body."""
 
     prefix, whole, part = "chatcmpl", "chat.completion", "chat.completion.chunk"
@@ -32,43 +25,19 @@ class ChatJob(Job):
             ApiError, RequestError: the request cannot be run as it is.
         """
         fields = parse(ChatFields, body)
-        served = service.find(fields.model)
-        record.model, record.stream = served.name, bool(fields.stream)
-        served.require_room(fields.n or 1)
-        form = chat_format(fields, served.template.tool_family, served.model.tokenizer)
-        prompt = served.template.render(
-            [_message(message) for message in fields.messages], tools=form.tools, **_variables(fields)
-        )
-        params = sampling_params(
-            limit_of(fields, fields.max_completion_tokens),
-            max_tokens=service.options.default_max_tokens,
-            logprobs=_logprobs(fields),
-            structured=form.structured,
-        )
-        timeout = service.timeout(fields.timeout)
-        request = served.model.request(prompt, params, timeout=timeout, special_tokens=False)
-        return cls(service, served, fields, form, request, record)
+        return cls(service, ChatRequest.of(service, fields, record), fields, record)
 
-    def __init__(
-        self,
-        service: Service,
-        served: ServedModel,
-        fields: ChatFields,
-        form: ChatFormat,
-        request: Any,
-        record: RequestRecord,
-    ) -> None:
-        super().__init__(service, served, [request], fields, record)
-        self._texts = served.token_texts
+    def __init__(self, service: Service, chat: ChatRequest, fields: ChatFields, record: RequestRecord) -> None:
+        super().__init__(service, chat.served, [chat.request], fields, record)
+        self._texts = chat.served.token_texts
         self._logprobs = bool(fields.logprobs)
-        self._ends = frozenset({*served.model.bundle.manifest.tokens.eos, *request.params.stop_token_ids})
-        self._written = [_Choice(form.reader()) for _ in self.generation.answers]
+        self._written = [chat.choice() for _ in self.generation.answers]
 
     def chunks(self, piece: Piece) -> list[dict[str, Any]]:
         """One choice, or none while nothing is certain."""
         choice = self._written[piece.choice]
         begun = choice.begun
-        new = choice.push(piece.delta, self._ends)
+        new = choice.push(piece.delta)
         delta: dict[str, Any] = {} if begun else {"role": "assistant"}
         if new.content or not (begun or new.calls):
             delta["content"] = new.content
@@ -85,6 +54,11 @@ class ChatJob(Job):
             for (delta, logprobs), end in zip(parts, ends, strict=False)
         ]
 
+    @property
+    def reason(self) -> str:
+        """`finish_reason` of the first choice."""
+        return self._written[0].finish_reason or ""
+
     def choices(self) -> list[dict[str, Any]]:
         """Complete messages."""
         return [
@@ -98,49 +72,7 @@ class ChatJob(Job):
         ]
 
 
-@dataclass
-class _Part:
-    """What a piece adds to a choice."""
-
-    content: str
-    calls: list[ToolCall]
-    logprobs: tuple[TokenLogprob, ...]
-    finish_reason: str | None
-
-
-@dataclass
-class _Choice:
-    """One choice as far as it is known."""
-
-    reader: ToolCallReader | None
-    begun: bool = False
-    content: str = ""
-    calls: list[ToolCall] = field(default_factory=list)
-    logprobs: list[TokenLogprob] = field(default_factory=list)
-    finish_reason: str | None = None
-
-    def push(self, delta: Delta, ends: frozenset[int]) -> _Part:
-        self.begun = True
-        text, calls = (delta.text, []) if self.reader is None else self._read(self.reader, delta)
-        entries = delta.logprobs
-        if delta.finish_reason == "stop" and delta.token_ids and delta.token_ids[-1] in ends:
-            entries = entries[:-1]  # the end token is not part of the text
-        self.content += text
-        self.calls += calls
-        self.logprobs += entries
-        self.finish_reason = "tool_calls" if calls and delta.finish_reason == "stop" else delta.finish_reason
-        return _Part(text, calls, entries, self.finish_reason)
-
-    @staticmethod
-    def _read(reader: ToolCallReader, delta: Delta) -> tuple[str, list[ToolCall]]:
-        text = reader.push(delta.text)
-        if delta.finish_reason is None:
-            return text, []
-        rest, calls = reader.finish()
-        return text + rest, calls
-
-
-def _assistant(choice: _Choice) -> dict[str, Any]:
+def _assistant(choice: ChatChoice) -> dict[str, Any]:
     message: dict[str, Any] = {"role": "assistant", "content": choice.content, "refusal": None}
     if choice.calls:
         message["content"] = choice.content or None
@@ -150,25 +82,3 @@ def _assistant(choice: _Choice) -> dict[str, Any]:
 
 def _call(call: ToolCall) -> dict[str, Any]:
     return {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
-
-
-def _message(message: dict[str, Any]) -> Mapping[str, Any]:
-    """A message whose role "developer", which templates do not know, is "system"."""
-    return message | {"role": "system"} if message.get("role") == "developer" else message
-
-
-def _variables(fields: ChatFields) -> dict[str, Any]:
-    variables = fields.chat_template_kwargs or {}
-    taken = sorted(_OURS & variables.keys()) + [name for name in variables if not name.isidentifier()]
-    if taken:
-        raise ApiError(400, f"chat_template_kwargs: {taken[0]!r:.60} cannot be set here.", param="chat_template_kwargs")
-    return variables
-
-
-def _logprobs(fields: ChatFields) -> int | None:
-    if fields.top_logprobs is not None and not fields.logprobs:
-        raise ApiError(400, "top_logprobs needs logprobs to be true.", param="top_logprobs")
-    count = fields.top_logprobs or 0
-    if not 0 <= count <= 20:
-        raise ApiError(400, f"top_logprobs must be from 0 to 20, got {count}.", param="top_logprobs")
-    return count if fields.logprobs else None

@@ -4,10 +4,10 @@ from dataclasses import replace
 from typing import Any
 
 from ..model import Prompt, Request
+from .choices_job import ChoicesJob
 from .error_answers import ApiError
 from .fields import CompletionFields, parse
 from .generation import Piece
-from .job import Job
 from .parameters import sampling_params, structured_output
 from .request_record import RequestRecord
 from .service import ServedModel, Service
@@ -15,7 +15,7 @@ from .service import ServedModel, Service
 _MAX_TOKENS = 16  # OpenAI's default of this endpoint
 
 
-class CompletionJob(Job):
+class CompletionJob(ChoicesJob):
     """A completion request; `of` makes one from its body."""
 
     prefix, whole, part = "cmpl", "text_completion", "text_completion"
@@ -66,6 +66,11 @@ class CompletionJob(Job):
         if not (prompt or delta.text or delta.logprobs or delta.finish_reason):
             return []
         return [self._choice(piece.choice, [piece], prompt, start)]
+
+    @property
+    def reason(self) -> str:
+        """`finish_reason` of the first choice."""
+        return self._written[0][-1].delta.finish_reason or ""
 
     def choices(self) -> list[dict[str, Any]]:
         """Complete texts."""

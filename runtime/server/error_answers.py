@@ -105,5 +105,7 @@ async def server_error(_: Request, error: Exception) -> Response:
 
 def _param(message: str) -> str | None:
     """The field that a message of ours begins with, as in "top_p must be …" or "messages[0].role: …"."""
+    if message.startswith("structured output:"):  # whichever field asked for it
+        return None
     first = message.split(" ", 1)[0].rstrip(":.")
     return first if first.replace("_", "").split("[")[0].split(".")[0].islower() and len(first) < 80 else None

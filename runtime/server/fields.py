@@ -5,28 +5,32 @@ A field that nobody knows is an error that lists those that are known: a misspel
 enforces them is SamplingParams.
 """
 
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any, Literal, TypeVar
 
 from .. import strict_json
 from .error_answers import ApiError
 
 Fields = TypeVar("Fields")
-_MAX_ID = 2**31 - 1
+MAX_ID = 2**31 - 1
 
 # Sent by OpenAI's clients, about things that do not exist here: bookkeeping, tiers, caching hints, reasoning effort.
 IGNORED = frozenset(
     {"user", "store", "metadata", "service_tier", "safety_identifier", "prompt_cache_key", "prompt_cache_retention"}
     | {"verbosity", "reasoning_effort", "prediction"}
 )
-REFUSED = {
-    "functions": "use `tools`",
-    "function_call": "use `tool_choice`",
-    "audio": "this server answers with text",
-    "web_search_options": "this server does not search",
-    "suffix": "models here continue a prompt, they do not fill in",
-    "best_of": "use `n`, and choose by `logprobs`",
-}
+REFUSED: Mapping[str, str] = MappingProxyType(
+    {
+        "functions": "use `tools`",
+        "function_call": "use `tool_choice`",
+        "audio": "this server answers with text",
+        "web_search_options": "this server does not search",
+        "suffix": "models here continue a prompt, they do not fill in",
+        "best_of": "use `n`, and choose by `logprobs`",
+    }
+)
 
 
 def about(doc: str, minimum: float | None = None, maximum: float | None = None) -> dict[str, Any]:
@@ -55,17 +59,16 @@ class StructuredOutputs:
 
 
 @dataclass(frozen=True, kw_only=True)
-class GenerationFields:
-    """What chat and completion have in common."""
+class SamplingFields:
+    """What every request for tokens may say."""
 
     model: str | None = field(default=None, metadata=about("Which model; may be left out where there is only one."))
-    n: int | None = field(default=None, metadata=about("How many answers.", 1, 128))
     temperature: float | None = field(default=None, metadata=about("0 is greedy.", 0, 100))
     top_p: float | None = field(
         default=None, metadata=about("Keep the likeliest tokens that together reach this probability.", 0, 1)
     )
     top_k: int | None = field(
-        default=None, metadata=about("Keep the k likeliest tokens; 0 keeps all. Not OpenAI's.", 0, _MAX_ID)
+        default=None, metadata=about("Keep the k likeliest tokens; 0 keeps all. Not OpenAI's.", 0, MAX_ID)
     )
     min_p: float | None = field(
         default=None, metadata=about("Keep tokens at least this share as likely as the likeliest. Not OpenAI's.", 0, 1)
@@ -76,7 +79,7 @@ class GenerationFields:
         default=None, metadata=about("Ids that end the answer. Not OpenAI's.")
     )
     min_tokens: int | None = field(
-        default=None, metadata=about("No end before this many tokens. Not OpenAI's.", 0, _MAX_ID)
+        default=None, metadata=about("No end before this many tokens. Not OpenAI's.", 0, MAX_ID)
     )
     ignore_eos: bool | None = field(default=None, metadata=about("Go on after the model's end token. Not OpenAI's."))
     repetition_penalty: float | None = field(
@@ -91,14 +94,21 @@ class GenerationFields:
     logit_bias: dict[str, float] | None = field(
         default=None, metadata=about("Added to the logits of these ids, from -100 to 100.")
     )
-    max_tokens: int | None = field(default=None, metadata=about("Most tokens of the answer.", 0, _MAX_ID))
     stream: bool | None = field(default=None, metadata=about("Send the answer piece by piece, as server-sent events."))
+    timeout: float | None = field(
+        default=None, metadata=about("Seconds after which the request ends with an error. Not OpenAI's.", 0, 86400)
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class GenerationFields(SamplingFields):
+    """What chat and completion have in common."""
+
+    n: int | None = field(default=None, metadata=about("How many answers.", 1, 128))
+    max_tokens: int | None = field(default=None, metadata=about("Most tokens of the answer.", 0, MAX_ID))
     stream_options: StreamOptions | None = field(default=None, metadata=about("Of the stream."))
     structured_outputs: StructuredOutputs | None = field(
         default=None, metadata=about("What the answer must be. Not OpenAI's.")
-    )
-    timeout: float | None = field(
-        default=None, metadata=about("Seconds after which the request ends with an error. Not OpenAI's.", 0, 86400)
     )
 
 
@@ -107,7 +117,7 @@ class ChatFields(GenerationFields):
     """POST /v1/chat/completions."""
 
     messages: tuple[dict[str, Any], ...] = field(metadata=about("The conversation."))
-    max_completion_tokens: int | None = field(default=None, metadata=about("Most tokens of the answer.", 0, _MAX_ID))
+    max_completion_tokens: int | None = field(default=None, metadata=about("Most tokens of the answer.", 0, MAX_ID))
     logprobs: bool | None = field(default=None, metadata=about("Report the log-probability of each token."))
     top_logprobs: int | None = field(default=None, metadata=about("How many alternatives to report with each.", 0, 20))
     response_format: dict[str, Any] | None = field(default=None, metadata=about("text, json_object or json_schema."))
@@ -164,8 +174,19 @@ class DetokenizeFields:
     tokens: tuple[int, ...] = field(metadata=about("Token ids."))
 
 
-def parse(kind: type[Fields], body: bytes) -> Fields:
+def parse(
+    kind: type[Fields],
+    body: bytes,
+    ignored: Collection[str] = IGNORED,
+    refused: Mapping[str, str] = REFUSED,
+) -> Fields:
     """The fields of a body.
+
+    Args:
+        kind: a dataclass.
+        body: JSON.
+        ignored: names that are accepted and left out.
+        refused: names that are not supported, and what to do instead.
 
     Raises:
         ApiError: 400: not JSON, or not these fields; `param` names the field.
@@ -173,7 +194,7 @@ def parse(kind: type[Fields], body: bytes) -> Fields:
     try:
         value = strict_json.loads(body.decode("utf-8"))
         if isinstance(value, dict):
-            value = _without_ignored(value)
+            value = _without_ignored(value, ignored, refused)
         return strict_json.decode(kind, value)
     except UnicodeDecodeError as error:
         raise ApiError(400, f"The body is not UTF-8: {error}.") from error
@@ -182,8 +203,8 @@ def parse(kind: type[Fields], body: bytes) -> Fields:
         raise ApiError(400, f"{error}.", param=where if colon and " " not in where else None) from error
 
 
-def _without_ignored(body: dict[str, Any]) -> dict[str, Any]:
-    given = {name: value for name, value in body.items() if value is not None and name not in IGNORED}
-    for name in given.keys() & REFUSED.keys():
-        raise ApiError(400, f"{name} is not supported: {REFUSED[name]}.", code="unsupported_parameter", param=name)
+def _without_ignored(body: dict[str, Any], ignored: Collection[str], refused: Mapping[str, str]) -> dict[str, Any]:
+    given = {name: value for name, value in body.items() if value is not None and name not in ignored}
+    for name in given.keys() & refused.keys():
+        raise ApiError(400, f"{name} is not supported: {refused[name]}.", code="unsupported_parameter", param=name)
     return given

@@ -59,7 +59,7 @@ class Generation:
             if self._stream or delta.finish_reason is not None:
                 self._loop.call_soon_threadsafe(self._arrived.set)
 
-        self.answers += self.served.model.answers(request, listen)
+        self.answers += self.served.model.answers(request, listen, streamed=self._stream)
 
     def start(self) -> None:
         """Hand everything to the engine, or nothing.

@@ -72,18 +72,18 @@ class GenerationEndpoint:
         self, job: Job, scope: Scope, receive: Receive, send: Send, record: RequestRecord, headers: dict[str, str]
     ) -> None:
         if job.stream:
-            await self._stream(job, EventStream(send, headers), record)
+            await self._stream(job, EventStream(send, headers, named=job.named_events), record)
             return
         async for piece in job.generation.pieces():
             if piece is not None:
-                job.chunks(piece)
-        body = job.body()
-        record.status, record.reason = 200, body["choices"][0]["finish_reason"]
-        await JSONResponse(body, headers=headers)(scope, receive, send)
+                job.events(piece)
+        record.status, record.reason = 200, job.reason
+        await JSONResponse(job.body(), headers=headers)(scope, receive, send)
 
     async def _stream(self, job: Job, events: EventStream, record: RequestRecord) -> None:
         record.status = 200
         await events.start()
+        await events.data(*job.first_events())
         try:
             async for piece in job.generation.pieces(self._service.options.ping_seconds):
                 if piece is None:
@@ -95,7 +95,7 @@ class GenerationEndpoint:
         except Exception as error:  # noqa: BLE001  # the status is sent: an error is an event now
             answer: ApiError = api_error(error)
             record.reason = answer.code or answer.kind
-            await events.data(answer.body)
+            await events.data(*job.failure(answer))
         await events.done()
 
     def _finish(self, record: RequestRecord) -> None:

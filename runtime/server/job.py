@@ -1,14 +1,16 @@
-"""What an endpoint must know of a request: its answers, and how they are written. Chat and completion differ in it."""
+"""What an endpoint must know of a request: its answers, and how they are written. The routes differ in it."""
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from typing import Any
 
-from ..installation import own_version
 from ..model import Request
-from .fields import GenerationFields
+from .error_answers import ApiError
 from .generation import Generation, Piece
 from .request_record import RequestRecord
 from .service import ServedModel, Service
+
+Event = dict[str, Any]
 
 
 class Job(ABC):
@@ -18,70 +20,56 @@ class Job(ABC):
         service: of the server.
         served: the model.
         requests: one per prompt.
-        fields: of the body.
-        record: of the request; it learns the model and the figures.
+        stream: whether the answer is sent piece by piece.
+        record: of the request; it learns the figures.
+
+    Attributes:
+        named_events: whether an event of the stream says its type, instead of a [DONE] at the end.
     """
 
-    prefix: str  # of the id
-    whole: str  # `object` of a complete answer
-    part: str  # `object` of a piece of a stream
+    named_events = False
 
     def __init__(
-        self,
-        service: Service,
-        served: ServedModel,
-        requests: list[Request],
-        fields: GenerationFields,
-        record: RequestRecord,
+        self, service: Service, served: ServedModel, requests: Sequence[Request], stream: bool, record: RequestRecord
     ) -> None:
-        self.stream = bool(fields.stream)
-        self.generation = Generation(served, requests, service.metrics, stream=self.stream)
-        self._usage_wanted = fields.stream_options is not None and fields.stream_options.include_usage
-        self._record = record
-        self._frame = {
-            "id": f"{self.prefix}-{record.id}",
-            "object": self.part if self.stream else self.whole,
-            "created": record.created,
-            "model": served.name,
-            "system_fingerprint": f"onnxlm-{own_version()}",
-        }
+        self.stream = stream
+        self.generation = Generation(served, requests, service.metrics, stream=stream)
+        self.record = record
+
+    def first_events(self) -> list[Event]:
+        """What a stream begins with."""
+        return []
 
     @abstractmethod
-    def chunks(self, piece: Piece) -> list[dict[str, Any]]:
-        """What a stream shows of a piece: choices, each for an event of its own."""
+    def events(self, piece: Piece) -> list[Event]:
+        """The events of a piece; it must be called for every piece, streaming or not."""
 
     @abstractmethod
-    def choices(self) -> list[dict[str, Any]]:
-        """The complete choices, after every piece went through `chunks`."""
+    def last_events(self) -> list[Event]:
+        """What follows the last piece."""
 
-    def events(self, piece: Piece) -> list[dict[str, Any]]:
-        """The events of a piece."""
-        usage = {"usage": None} if self._usage_wanted else {}
-        return [self._frame | {"choices": [choice]} | usage for choice in self.chunks(piece)]
+    def failure(self, error: ApiError) -> list[Event]:
+        """What a stream ends with when something fails in it."""
+        return [error.body]
 
-    def last_events(self) -> list[dict[str, Any]]:
-        """What follows the last piece: the usage, where asked for."""
-        return [self._frame | {"choices": []} | self._figures()] if self._usage_wanted else []
-
+    @abstractmethod
     def body(self) -> dict[str, Any]:
-        """The complete answer."""
-        return self._frame | {"choices": self.choices()} | self._figures()
+        """The complete answer, after the last piece."""
+
+    @property
+    @abstractmethod
+    def reason(self) -> str:
+        """Why the first answer ended."""
 
     def record_figures(self) -> None:
         """Write what came of the request into its record."""
-        record, generation = self._record, self.generation
+        record, generation = self.record, self.generation
         record.prompt_tokens, record.cached_tokens = generation.prompt_tokens, generation.cached_tokens
         record.generated_tokens = generation.generated
         record.add_times(generation.answers)
 
-    def _figures(self) -> dict[str, Any]:
-        self.record_figures()
-        record = self._record
-        usage = {
-            "prompt_tokens": record.prompt_tokens,
-            "completion_tokens": record.generated_tokens,
-            "total_tokens": record.prompt_tokens + record.generated_tokens,
-            "prompt_tokens_details": {"cached_tokens": record.cached_tokens},
-        }
+    def timings(self) -> dict[str, Any]:
+        """Seconds of the stages, and the seed that repeats the answer: beyond what OpenAI says."""
+        record = self.record
         timings = {"queue": record.queue, "prefill": record.prefill, "decode": record.decode}
-        return {"usage": usage, "timings": timings, "seed": self.generation.answers[0].sampler.seed}
+        return {"timings": timings, "seed": self.generation.answers[0].sampler.seed}

@@ -1,11 +1,15 @@
 """The published OpenAPI document, made from the same dataclasses that requests are read with."""
 
 import dataclasses
+import functools
 import types
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from ..installation import own_version
-from .fields import IGNORED, ChatFields, CompletionFields, DetokenizeFields, TokenizeFields
+from . import fields as chat_fields
+from . import response_fields
+from .fields import ChatFields, CompletionFields, DetokenizeFields, TokenizeFields
+from .response_fields import ResponseFields
 
 _INT64 = {"minimum": -(2**63), "maximum": 2**63 - 1}
 _PLAIN: dict[Any, dict[str, Any]] = {
@@ -35,7 +39,7 @@ _ERRORS = {
     "400": "The request is wrong; the message says how.",
     "401": "An API key is needed.",
     "403": "The page's origin is not allowed.",
-    "404": "No such model.",
+    "404": "No such model, or no such response.",
     "408": "It took too long.",
     "413": "The body is too large.",
     "415": "The body is not declared as JSON.",
@@ -46,11 +50,15 @@ _ERRORS = {
 }
 
 
+@functools.cache
 def document(*, keys: bool) -> dict[str, Any]:
     """The document; with `keys`, it asks for an API key."""
     paths = {
         "/v1/chat/completions": _post("Answer a conversation.", ChatFields, _ANSWER, stream=True),
         "/v1/completions": _post("Continue a prompt.", CompletionFields, _ANSWER, stream=True),
+        "/v1/responses": _post("Answer a conversation in items.", ResponseFields, _RESPONSE, stream=True),
+        "/v1/responses/{id}": _stored("response", _RESPONSE) | _stored("response", _DELETED, "delete"),
+        "/v1/responses/{id}/input_items": _stored("response's input", _object(object="string", data="array")),
         "/tokenize": _post("Token ids of a text.", TokenizeFields, _object(count="integer", tokens="array")),
         "/detokenize": _post("The text of token ids.", DetokenizeFields, _object(prompt="string")),
         "/v1/models": _get("The models.", _object(object="string", data="array")),
@@ -105,10 +113,17 @@ def _request(kind: Any) -> dict[str, Any]:
         arrays = [part for part in [items, *items.get("anyOf", ())] if part.get("type") == "array"]
         for array in arrays:
             array |= {"items": _MESSAGE, "minItems": 1}
-    if "n" in schema["properties"]:
-        ignored = {name: {"description": "Accepted and ignored."} for name in sorted(IGNORED)}
-        schema["properties"] |= ignored
+    if "input" in schema["properties"]:
+        text, items = schema["properties"]["input"]["anyOf"]
+        schema["properties"]["input"]["anyOf"] = [text, items | {"items": _ITEM, "minItems": 1}]
+    schema["properties"] |= {name: {"description": "Accepted and ignored."} for name in sorted(_ignored(kind))}
     return schema
+
+
+def _ignored(kind: Any) -> frozenset[str]:
+    if kind is ResponseFields:
+        return response_fields.IGNORED
+    return chat_fields.IGNORED if kind in (ChatFields, CompletionFields) else frozenset()
 
 
 def _post(words: str, fields: Any, answer: dict[str, Any], *, stream: bool = False) -> dict[str, Any]:
@@ -118,6 +133,14 @@ def _post(words: str, fields: Any, answer: dict[str, Any], *, stream: bool = Fal
     responses = {"200": {"description": words, "content": content}} | {status: _error(status) for status in _ERRORS}
     body = {"required": True, "content": {"application/json": {"schema": _request(fields)}}}
     return {"post": {"summary": words, "requestBody": body, "responses": responses}}
+
+
+def _stored(what: str, answer: dict[str, Any], method: str = "get") -> dict[str, Any]:
+    found = {"description": what, "content": {"application/json": {"schema": answer}}}
+    responses = {"200": found} | {status: _error(status) for status in ("400", "401", "403", "404")}
+    name = {"name": "id", "in": "path", "required": True, "schema": {"type": "string", "minLength": 1}}
+    verb = "Forget" if method == "delete" else "Read"
+    return {method: {"summary": f"{verb} a stored {what}.", "parameters": [name], "responses": responses}}
 
 
 def _get(words: str, answer: dict[str, Any], *others: str) -> dict[str, Any]:
@@ -143,5 +166,37 @@ _MESSAGE = {
         "content": {"anyOf": [{"type": "string"}, {"type": "array"}, {"type": "null"}]},
     },
 }
+_TEXT = {
+    "anyOf": [
+        {"type": "string"},
+        {
+            "type": "array",
+            "items": {
+                "type": "object",
+                "required": ["type", "text"],
+                "properties": {"type": {"enum": ["input_text", "output_text"]}, "text": {"type": "string"}},
+            },
+        },
+    ]
+}
+_NAME = {"type": "string", "minLength": 1}
+
+
+def _item(kind: str, **properties: Any) -> dict[str, Any]:
+    described = {"type": {"const": kind}} | properties
+    return {"type": "object", "required": list(described), "properties": described, "additionalProperties": False}
+
+
+_ITEM = {
+    "anyOf": [
+        _item("message", role={"enum": ["system", "developer", "user", "assistant"]}, content=_TEXT),
+        _item("function_call", call_id=_NAME, name=_NAME, arguments={"type": "string"}),
+        _item("function_call_output", call_id=_NAME, output=_TEXT),
+    ]
+}
+_RESPONSE = _object(
+    id="string", object="string", created_at="integer", model="string", status="string", output="array", usage="object"
+)
+_DELETED = _object(id="string", object="string", deleted="boolean")
 _ANSWER = _object(id="string", object="string", created="integer", model="string", choices="array", usage="object")
 _BEARER = {"type": "http", "scheme": "bearer"}

@@ -22,6 +22,7 @@ class ServerOptions:
         stall_seconds: how long the engine may stand still with work before /health says so.
         default_max_tokens: most tokens of a chat answer whose request names no limit.
         request_seconds: a request that takes longer ends with an error; None is no limit.
+        response_store: bytes of memory for responses of /v1/responses that may be read again and continued; 0 is none.
         drain_seconds: how long requests may go on after the first SIGTERM.
 
     Raises:
@@ -37,6 +38,7 @@ class ServerOptions:
     stall_seconds: float = 60.0
     default_max_tokens: int = 1024
     request_seconds: float | None = None
+    response_store: int = 64 << 20
     drain_seconds: float = 120.0
 
     def __post_init__(self) -> None:
@@ -48,6 +50,7 @@ class ServerOptions:
     def _check(self) -> None:
         integer("max_queue", self.max_queue, 0)
         integer("max_body", self.max_body, 1)
+        integer("response_store", self.response_store, 0)
         integer("default_max_tokens", self.default_max_tokens, 1)
         for name in ("body_seconds", "ping_seconds", "stall_seconds"):
             real(name, getattr(self, name), 0, _MOST_SECONDS, above=True)

@@ -10,10 +10,14 @@ from types import FrameType
 import uvicorn
 from starlette.applications import Starlette
 
+from .log_thread import LogThread
 from .request_record import JsonLines
 from .service import Service
 
 _log = logging.getLogger("onnxlm.server")
+# Seconds after which a thread lets others run. At each of its system calls the event loop waits that long for each
+# thread that is busy in Python; with Python's own five milliseconds that made a tenth of a second of one /health.
+_SWITCH_SECONDS = 0.0005
 
 
 class DrainingServer(uvicorn.Server):
@@ -75,12 +79,13 @@ def run_server(app: Starlette, host: str, port: int) -> None:
         lifespan="on",
         ws="none",
     )
+    sys.setswitchinterval(_SWITCH_SECONDS)
     DrainingServer(config, app.state.service).run()
 
 
 def set_up_logging(log_format: str) -> None:
-    """Send the log to stderr, as words or as one JSON object a line."""
-    handler = logging.StreamHandler(sys.stderr)
+    """Send the log to stderr by a thread of its own, as words or as one JSON object a line."""
+    handler = LogThread(sys.stderr)
     words = logging.Formatter("%(asctime)s %(levelname)s %(name)s %(message)s")
     handler.setFormatter(JsonLines() if log_format == "json" else words)
     logging.basicConfig(level=logging.INFO, handlers=[handler], force=True)

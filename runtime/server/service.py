@@ -4,21 +4,24 @@ import asyncio
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TypeVar
 
 from ..chat import ChatTemplate
+from ..errors import ChatTemplateError
 from ..model import Model
 from .admission import Admission
 from .error_answers import ApiError, stopping
 from .heartbeat import Heartbeat
 from .metrics import Metrics
 from .options import ServerOptions
+from .response_store import ResponseStore
 from .token_texts import TokenTexts
 
 Result = TypeVar("Result")
-_PREPARING = 4  # threads that parse, render, tokenize and compile grammars
+_PREPARING = 2  # threads that parse, render, tokenize and compile: more would only contend for the interpreter's lock
 _BODIES = 16  # how many bodies of the largest size may be inside
 
 
@@ -39,6 +42,13 @@ class ServedModel:
     def token_texts(self) -> TokenTexts:
         """Its tokens for logprobs."""
         return TokenTexts(self.model.tokenizer)
+
+    def prepare(self) -> None:
+        """Make now what the first request would make, while nobody waits."""
+        self.model.prepare()
+        _ = self.token_texts
+        with suppress(ChatTemplateError):
+            _ = self.template
 
     @property
     def longest(self) -> int:
@@ -62,12 +72,15 @@ class Service:
 
     def __init__(self, models: Mapping[str, Model], options: ServerOptions) -> None:
         self.models = {name: ServedModel(name, model) for name, model in models.items()}
+        for served in self.models.values():
+            served.prepare()
         self.options = options
         engines = {name: model.engine.stats for name, model in models.items()}
         self.metrics = Metrics(engines)
         running = sum(model.options.max_concurrency for model in models.values())
         self.admission = Admission(running + options.max_queue, _BODIES * options.max_body)
         self.heartbeats = {name: Heartbeat(look, options.stall_seconds) for name, look in engines.items()}
+        self.responses = ResponseStore(options.response_store)
         self.draining = False
         self._threads = ThreadPoolExecutor(_PREPARING, thread_name_prefix="onnxlm-prepare")
 

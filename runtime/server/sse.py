@@ -1,4 +1,4 @@
-"""Server-sent events: JSON objects, one an event, comments against silence, and [DONE] at the end."""
+"""Server-sent events: JSON objects, one an event, and comments against silence."""
 
 import json
 from typing import Any
@@ -13,10 +13,17 @@ _HEADERS = [
 
 
 class EventStream:
-    """Writes one response of events."""
+    """Writes one response of events.
 
-    def __init__(self, send: Send, headers: dict[str, str]) -> None:
+    Args:
+        send: of ASGI.
+        headers: of the response.
+        named: say the `type` of each object as the event's name; otherwise the stream ends with [DONE].
+    """
+
+    def __init__(self, send: Send, headers: dict[str, str], *, named: bool = False) -> None:
         self._send = send
+        self._named = named
         self._headers = [*_HEADERS, *((name.encode(), value.encode()) for name, value in headers.items())]
 
     async def start(self) -> None:
@@ -26,8 +33,7 @@ class EventStream:
     async def data(self, *values: Any) -> None:
         """Send objects, each an event of its own."""
         if values:
-            lines = (f"data: {json.dumps(value, ensure_ascii=False, separators=(',', ':'))}\n\n" for value in values)
-            await self._write("".join(lines), more=True)
+            await self._write("".join(map(self._event, values)), more=True)
 
     async def ping(self) -> None:
         """Send a comment, which clients skip."""
@@ -35,7 +41,11 @@ class EventStream:
 
     async def done(self) -> None:
         """End the stream."""
-        await self._write("data: [DONE]\n\n", more=False)
+        await self._write("" if self._named else "data: [DONE]\n\n", more=False)
+
+    def _event(self, value: Any) -> str:
+        name = f"event: {value['type']}\n" if self._named else ""
+        return f"{name}data: {json.dumps(value, ensure_ascii=False, separators=(',', ':'))}\n\n"
 
     async def _write(self, text: str, *, more: bool) -> None:
         await self._send({"type": "http.response.body", "body": text.encode(), "more_body": more})

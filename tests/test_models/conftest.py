@@ -1,5 +1,6 @@
 """Run a bundle's graphs, and transformers, on the same tokens."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -34,6 +35,20 @@ class Pair:
         self.runner.reset()
         rows = [self.runner.prefill(ids[:prefill])]
         return np.stack(rows + [self.runner.decode(int(token)) for token in ids[prefill:]])
+
+    def batch(self, ids: np.ndarray, lengths: Sequence[int], index: Sequence[tuple[int, int]]) -> np.ndarray:
+        """Logits at `index` (row, position) of one prefill of right-padded rows `[batch, sequence]`."""
+        feeds = {
+            "input_ids": ids.astype(np.int64),
+            "seqlens_k": np.array(lengths, np.int32) - 1,
+            "total_sequence_length": np.array(max(lengths), np.int32),
+            "logits_index": np.array(index, np.int64),
+        }
+        for port in self.manifest.graphs.prefill.inputs:
+            if port.role.startswith("past"):
+                shape = [len(ids), *(ids.shape[1] if size == "capacity" else size for size in port.shape[1:])]
+                feeds[port.name] = np.zeros(shape, port.dtype)
+        return self.runner._session("prefill").run(["logits"], feeds)[0]
 
     def theirs(self, ids: np.ndarray) -> np.ndarray:
         return reference_logits(open_checkpoint(self.checkpoint), ids.tolist())

@@ -72,7 +72,7 @@ def test_a_budget_is_kept_and_used(tiny_bundle, tmp_path):
         result = quantize(tiny_bundle, tmp_path / f"q{bits}", make_recipe(budget=bits), text=text)
         sizes.append(result.bits_per_weight)
         kls.append(evaluate(Model(open_bundle(tmp_path / f"q{bits}")), reference, CHUNKS[:2]).kl)
-        assert bits - 0.4 < result.bits_per_weight <= bits
+        assert bits - 0.6 < result.bits_per_weight <= bits
         assert result.manifest.quality is not None
     assert kls[1] < kls[0]
 

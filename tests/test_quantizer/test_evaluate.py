@@ -3,7 +3,9 @@
 import numpy as np
 import pytest
 
+from quantizer.calibration_text import Text
 from quantizer.evaluate import Model, evaluate
+from quantizer.quality import activation_rounding
 from quantizer.quantize import quantize
 from quantizer.scheme import Choice, Recipe, Scheme
 from runtime.bundle import open_bundle
@@ -40,6 +42,14 @@ def test_slices_do_not_show(pair, monkeypatch):
     whole = evaluate(*pair, CHUNKS)
     monkeypatch.setattr("quantizer.evaluate._ROWS", 7)
     assert evaluate(*pair, CHUNKS).kl == pytest.approx(whole.kl, rel=1e-5)
+
+
+def test_rounded_activations_cost_a_part_of_the_whole(pair, tiny_bundle, tmp_path):
+    quantize(tiny_bundle, tmp_path / "q", Recipe(Choice(Scheme(4)), Choice(Scheme(8, 32, symmetric=True))))
+    rounding = activation_rounding(open_bundle(tmp_path / "q"), Text("t", CHUNKS[:0], CHUNKS, "t"))
+    assert rounding is not None
+    assert 0 < rounding.kl < evaluate(*pair, CHUNKS).kl
+    assert activation_rounding(open_bundle(tiny_bundle), Text("t", CHUNKS[:0], CHUNKS, "t")) is None
 
 
 def test_no_text_is_an_error(pair):

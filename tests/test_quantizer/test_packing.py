@@ -10,16 +10,20 @@ from hypothesis import strategies as st
 from quantizer.matrix import QuantizedMatrix
 from quantizer.packing import pack, packed_bytes
 from quantizer.rounding import round_to_nearest
-from quantizer.scheme import BITS, GROUP_SIZES, Choice, Scheme
+from quantizer.scales import plan_scales
+from quantizer.scheme import BITS, GROUP_SIZES, SCALE_BITS, Choice, Scheme
+from quantizer.search import search_matrix
 from quantizer.unpacking import dequantize_packed, require_round_trip
 from runtime.errors import QuantizationError
 
-SCHEMES = st.builds(Scheme, st.sampled_from(BITS), st.sampled_from(GROUP_SIZES), st.booleans())
+SCHEMES = st.builds(
+    Scheme, st.sampled_from(BITS), st.sampled_from(GROUP_SIZES), st.booleans(), st.sampled_from(SCALE_BITS)
+)
 
 
 def quantized(rows, inputs, scheme, seed=0):
     weight = np.random.default_rng(seed).standard_normal((rows, inputs)).astype(np.float32)
-    return round_to_nearest(weight, scheme, np.float16)
+    return round_to_nearest(weight, scheme, plan_scales(weight, scheme, np.float16))
 
 
 def test_bytes_of_a_known_matrix():
@@ -45,6 +49,25 @@ def test_unpacking_is_exact_for_any_shape(scheme, rows, inputs, seed):
     read = dequantize_packed(packed, scheme.bits, scheme.group_size, inputs)
     assert np.array_equal(read, matrix.dequantize())
     assert packed.nbytes == packed_bytes(rows, inputs, Choice(scheme), 2)
+
+
+def test_scales_of_eight_bits_cost_little():
+    weight = np.random.default_rng(0).standard_normal((64, 256)).astype(np.float32)
+    lost = []
+    for bits in SCALE_BITS:
+        scheme = Scheme(4, 32, scale_bits=bits)
+        matrix = search_matrix(weight, np.ones(256, np.float32), scheme, plan_scales(weight, scheme, np.float16))
+        assert pack(matrix, np.float16).scales.itemsize == bits // 8
+        lost.append(float(np.linalg.norm(weight - matrix.dequantize())))
+    assert lost[0] < 1.005 * lost[1]
+
+
+def test_steps_keep_tiny_scales_from_vanishing():
+    weight = np.ones((1, 64), np.float32)
+    weight[0, 32:] = 1e-4
+    scheme = Scheme(4, 32, scale_bits=8)
+    matrix = round_to_nearest(weight, scheme, plan_scales(weight, scheme, np.float16))
+    assert matrix.scales.min() > 0
 
 
 def test_a_wrong_byte_is_found():

@@ -155,7 +155,7 @@ def test_an_existing_target_is_kept(tiny_bundle, int4, tmp_path):
     (tmp_path / "q" / "notes.txt").write_text("mine")
     with pytest.raises(BundleError, match="exists"):
         quantize(tiny_bundle, tmp_path / "q", INT4)
-    with pytest.raises(BundleError, match="not a bundle"):
+    with pytest.raises(BundleError, match="did not write it"):
         quantize(tiny_bundle, tmp_path / "q", INT4, overwrite=True)
 
 

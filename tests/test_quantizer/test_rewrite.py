@@ -9,12 +9,21 @@ from quantizer.graphs import save_graph
 from quantizer.method import NO_OUTLIERS
 from quantizer.rewrite import rewrite_graph
 from quantizer.rounding import round_to_nearest
+from quantizer.scales import plan_scales
 from quantizer.scheme import Scheme
 from quantizer.sites import find_sites
 from quantizer.storing import store_matrix
 from quantizer.weights_file import WeightsWriter
 
 RNG = np.random.default_rng(0)
+SCHEMES = [
+    Scheme(4, 32),
+    Scheme(4, 64, True),
+    Scheme(8, 16),
+    Scheme(8, 128),
+    Scheme(4, 16, False, 8),
+    Scheme(8, 32, True, 8),
+]
 
 
 def value(name, array=None, dtype=ir.DataType.FLOAT, shape=None):
@@ -42,7 +51,7 @@ def quantize(onnx, folder, scheme, accuracy_level=0):
         for site in list(find_sites(onnx.graph, vocab_size=50)):
             array = onnx.graph.initializers[site.weight].const_value.numpy()
             weight = np.ascontiguousarray(array.T if site.transposed else array)
-            matrix = round_to_nearest(weight, scheme, np.float16)
+            matrix = round_to_nearest(weight, scheme, plan_scales(weight, scheme, np.float16))
             stored[site.weight], _ = store_matrix(writer, site.weight, weight, matrix, NO_OUTLIERS, np.float16)
             dequantized[site.weight] = matrix.dequantize()
     rewrite_graph(onnx.graph, stored, accuracy_level)
@@ -63,7 +72,7 @@ def linear_model(inputs, rows, bias):
 
 
 @pytest.mark.parametrize("bias", [False, True])
-@pytest.mark.parametrize("scheme", [Scheme(4, 32), Scheme(4, 64, symmetric=True), Scheme(8, 16), Scheme(8, 128)])
+@pytest.mark.parametrize("scheme", SCHEMES)
 @pytest.mark.parametrize("inputs", [64, 72])
 def test_matmul_becomes_matmulnbits(tmp_path, scheme, inputs, bias):
     onnx = linear_model(inputs, 24, bias)
@@ -71,7 +80,16 @@ def test_matmul_becomes_matmulnbits(tmp_path, scheme, inputs, bias):
     path, dequantized = quantize(onnx, tmp_path, scheme)
     x = RNG.standard_normal((2, 3, inputs)).astype(np.float32)
     np.testing.assert_allclose(run(path, x=x), x @ dequantized["layer.proj.weight"].T + offset, atol=2e-5)
-    assert [node.op_type for node in ir.load(path).graph] == ["Cast", "MatMulNBits"]  # the Add is gone
+    scales = ["Cast"] if scheme.scale_bits == 16 else ["Cast", "Cast", "Mul"]
+    assert [node.op_type for node in ir.load(path).graph] == [*scales, "MatMulNBits"]  # the Add is gone
+
+
+def test_what_makes_scales_is_folded_when_a_session_loads(tmp_path):
+    path, _ = quantize(linear_model(64, 24, bias=False), tmp_path, Scheme(4, 32, scale_bits=8))
+    options = ort.SessionOptions()
+    options.optimized_model_filepath = str(tmp_path / "optimized.onnx")
+    ort.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+    assert [node.op_type for node in ir.load(tmp_path / "optimized.onnx").graph] == ["MatMulNBits"]
 
 
 def test_level_four_is_close(tmp_path):
@@ -92,7 +110,7 @@ def tied_model(vocab, hidden):
     return model([ids], [rows, mean, head], [table, axis])
 
 
-@pytest.mark.parametrize("scheme", [Scheme(4, 32, symmetric=True), Scheme(8, 32, symmetric=True)])
+@pytest.mark.parametrize("scheme", [Scheme(4, 32, True), Scheme(8, 32, True), Scheme(4, 32, True, 8)])
 @pytest.mark.parametrize("hidden", [64, 72])
 def test_tied_table_is_shared(tmp_path, scheme, hidden):
     path, dequantized = quantize(tied_model(50, hidden), tmp_path, scheme)

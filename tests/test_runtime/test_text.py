@@ -1,4 +1,6 @@
 import random
+import threading
+import time
 
 import pytest
 from hypothesis import given
@@ -106,7 +108,20 @@ def test_names_of_tokens(tokenizer):
     assert tokenizer.vocab_size == 301
 
 
-@pytest.mark.parametrize("text", ["\ud800", 5, None, b"a"])
+def test_other_threads_go_on_while_a_long_text_is_encoded_or_decoded(tokenizer):
+    """A count, not a time: a call that kept the interpreter to itself would let the other thread count to about one."""
+    text = "abcdefghi " * 20_000
+    for work in (lambda: tokenizer.encode(text), lambda: tokenizer.decode([97] * 300_000)):
+        thread = threading.Thread(target=work)
+        thread.start()
+        count = 0
+        while thread.is_alive():
+            time.sleep(0.0005)
+            count += 1
+        assert count > 20
+
+
+@pytest.mark.parametrize("text", ["\ud800", 5, None, b"a", ("a", "b"), ["a", "b"]])
 def test_what_is_not_text_is_refused(tokenizer, text):
     with pytest.raises(RequestError, match="not a text"):
         tokenizer.encode(text)

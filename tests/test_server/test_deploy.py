@@ -2,6 +2,9 @@
 
 import re
 import shlex
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import click
@@ -31,6 +34,22 @@ def test_the_unit_starts_a_server_that_may_drain():
     options = parse(words[2:])
     assert words[0].endswith("/onnxlm")
     assert float(re.search(r"TimeoutStopSec=(\d+)", text)[1]) > options["drain_timeout"]
+
+
+@pytest.mark.skipif(not shutil.which("systemd-analyze"), reason="systemd is not installed")
+def test_systemd_understands_the_unit(tmp_path):
+    text = (DEPLOY / "onnxlm.service").read_text()
+    (tmp_path / "onnxlm.service").write_text(re.sub(r"/opt/onnxlm/venv/bin/onnxlm", sys.executable, text))
+    done = subprocess.run(["systemd-analyze", "verify", tmp_path / "onnxlm.service"], capture_output=True, text=True)
+    assert [line for line in done.stderr.splitlines() if "onnxlm.service" in line] == []
+    assert "ExecStart=" in text
+
+
+def test_the_image_and_the_pod_name_the_same_user(kubernetes):
+    text = (DEPLOY / "Dockerfile").read_text()
+    user = re.search(r"^USER (\d+)$", text, re.M)[1]
+    assert f"--uid {user} " in text
+    assert kubernetes[0]["spec"]["template"]["spec"]["securityContext"]["runAsUser"] == int(user)
 
 
 def test_the_image_starts_a_server():

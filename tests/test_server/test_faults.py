@@ -36,12 +36,13 @@ def wait_for(condition):
         time.sleep(0.001)
 
 
-def connect(server, **changes):
+def connect(server, path="/v1/chat/completions", **changes):
     """Send a request on a bare socket, which can be closed at any moment."""
     fields = {"model": "tiny", "messages": MESSAGES, "max_tokens": 60, "ignore_eos": True} | changes
+    fields = {name: value for name, value in fields.items() if value is not None}
     body = json.dumps(fields).encode()
     host, port = server.url.removeprefix("http://").split(":")
-    head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: {host}\r\nContent-Type: application/json\r\n"
+    head = f"POST {path} HTTP/1.1\r\nHost: {host}\r\nContent-Type: application/json\r\n"
     connection = socket.create_connection((host, int(port)))
     connection.sendall(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body)
     return connection
@@ -51,7 +52,7 @@ def running(server):
     return [answer.sequence for answer in list(server.model.engine.turns.answers.values())]
 
 
-def leave_at(stage, server, faulty, stream):
+def leave_at(stage, server, faulty, stream, **changes):
     """One request whose client leaves at this stage."""
     others, steps = [], faulty.steps
     if stage in ("queued", "prefill"):
@@ -65,7 +66,7 @@ def leave_at(stage, server, faulty, stream):
             wait_for(lambda: server.model.engine.stats().waiting >= 1)
     else:
         faulty.seconds = 0.002
-        connection = connect(server, stream=stream, max_tokens=60 if stage == "decode" else 2)
+        connection = connect(server, stream=stream, **({"max_tokens": 60 if stage == "decode" else 2} | changes))
         wait_for(lambda: faulty.steps >= steps + 2)  # the prompt, and the step of the second token
     connection.close()
     if stage == "prefill":
@@ -180,3 +181,29 @@ def test_an_engine_that_dies_is_an_error_and_a_red_health(start, chat_bundle, ca
                 client.chat.completions.create(model="tiny", messages=MESSAGES)
     assert httpx.get(f"{server.url}/health").status_code == 503
     assert "the engine stopped" in caplog.text
+
+
+RESPONSE = {"path": "/v1/responses", "messages": None, "max_tokens": None, "input": "Hi", "max_output_tokens": 60}
+
+
+@pytest.mark.parametrize("stream", [True, False])
+def test_a_client_that_leaves_a_response_ends_it_and_nothing_is_stored(shaky, faulty, stream):
+    stored = len(shaky.app.state.service.responses)
+    for _ in range(25):
+        leave_at("decode", shaky, faulty, stream, **RESPONSE)
+    assert len(shaky.app.state.service.responses) == stored
+    stats = shaky.model.engine.stats()
+    assert (stats.running, stats.waiting) == (0, 0)
+
+
+def test_a_failure_within_a_streamed_response_is_its_end(shaky, faulty):
+    faulty.seconds = 0.005
+    with shaky.client() as client:
+        stream = client.responses.create(model="tiny", input="Hi", max_output_tokens=60, stream=True)
+        kinds = [next(stream).type for _ in range(5)]
+        faulty.failures = [ExecutionError("planted"), ExecutionError("planted")]
+        *_, last = stream
+    assert kinds[-1] == "response.output_text.delta"
+    assert (last.type, last.response.status) == ("response.failed", "failed")
+    assert "planted" in last.response.error.message
+    shaky.wait_until_idle()

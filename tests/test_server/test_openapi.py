@@ -22,7 +22,9 @@ from runtime.server.openapi import document, schema_of
 
 CASES = int(os.environ.get("ONNXLM_SCHEMA_CASES", "240"))
 SCHEMA = schemathesis.openapi.from_dict(document(keys=False))
-POSTS = [(path, "POST") for path in ("/v1/chat/completions", "/v1/completions", "/tokenize", "/detokenize")]
+PATHS = ("/v1/chat/completions", "/v1/responses", "/v1/completions", "/tokenize", "/detokenize")
+POSTS = [(path, "POST") for path in PATHS]
+STORED = [("/v1/responses/{id}", "GET"), ("/v1/responses/{id}", "DELETE"), ("/v1/responses/{id}/input_items", "GET")]
 CHECKS = [not_a_server_error, status_code_conformance, content_type_conformance, response_schema_conformance]
 
 
@@ -52,6 +54,16 @@ def test_no_request_breaks_the_server(url, path, method, mode):
 
     every_case()
     assert httpx.get(f"{url}/health").status_code == 200
+
+
+@pytest.mark.parametrize(("path", "method"), STORED)
+def test_what_is_not_stored_is_a_404_whatever_it_is_called(url, path, method):
+    @given(case=SCHEMA[path][method].as_strategy())
+    @settings(max_examples=20, database=None, suppress_health_check=list(HealthCheck))
+    def every_case(case):
+        check(case, url)
+
+    every_case()
 
 
 @pytest.mark.parametrize("path", ["/v1/models", "/health", "/ready", "/version", "/status"])

@@ -3,6 +3,7 @@
 import json
 import logging
 import re
+import time
 from dataclasses import replace
 
 import pytest
@@ -87,9 +88,18 @@ def test_metrics_have_the_names_of_dashboards(http):
     assert float(re.search(r'onnxlm_inter_token_latency_seconds_count\{model_name="tiny"\} (\S+)', text)[1]) >= 4
 
 
+def wait_for_lines(log, count):
+    """A line is written after its answer was sent."""
+    end = time.monotonic() + 20
+    while len(log) < count:
+        assert time.monotonic() < end
+        time.sleep(0.005)
+
+
 def test_one_line_a_request_with_figures_and_no_text(http, request_log):
     http.post("/v1/chat/completions", json=CHAT)
     http.post("/v1/chat/completions", json={})
+    wait_for_lines(request_log, 2)
     good, bad = request_log
     assert (good["model"], good["status"], good["generated_tokens"]) == ("tiny", 200, 5)
     assert good["total"] >= good["queue"] + good["prefill"] + good["decode"] > 0

@@ -1,0 +1,136 @@
+"""A folder for onnxruntime-genai: one graph with its input names, over the weights of a bundle."""
+
+import json
+import os
+import shutil
+import tempfile
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from runtime.bundle import Bundle, new_bundle, open_bundle
+from runtime.errors import OptionError
+from runtime.manifest import MANIFEST_NAME
+
+from .conventional_check import check_conventional
+from .conventional_graph import make_conventional
+from .genai_config import CONFIG_FILE, GRAPH_FILE, genai_config
+from .options import ExportOptions
+from .weights import WEIGHTS_FILE
+
+if TYPE_CHECKING:
+    from .export import Progress
+
+_TEXT_FILES = (".json", ".jinja", ".model")
+
+
+@dataclass(frozen=True)
+class GenaiReport:
+    """What was written.
+
+    Args:
+        folder: of onnxruntime-genai's files.
+        linked: whether weights.bin is the bundle's own file, rather than a copy.
+        max_difference: of the logits from the bundle's, absolute; None where that was not measured.
+    """
+
+    folder: Path
+    linked: bool
+    max_difference: float | None
+
+
+def export_genai(
+    source: Any,
+    output: str | Path,
+    options: ExportOptions | None = None,
+    progress: "Progress | None" = None,
+    *,
+    copy_weights: bool = False,
+) -> GenaiReport:
+    """Write the folder of a bundle, or of anything that `export` takes, which then is exported on the way.
+
+    Args:
+        source: a bundle, quantized or not, or a checkpoint.
+        output: the folder to create.
+        options: for a checkpoint, those of its export; for a bundle, `verify` and `overwrite` alone.
+        progress: as in `export`.
+        copy_weights: write weights.bin anew, where a second name for the bundle's file would do: `onnx.checker` refuses
+            weights in a file of several names.
+
+    Raises:
+        UnsupportedError: onnxruntime-genai could not run such a model.
+        VerificationError: the graph does not compute what the bundle's does.
+        And all that `export` and `open_bundle` raise.
+    """
+    options = options or ExportOptions()
+    if isinstance(source, str | Path) and (Path(source) / MANIFEST_NAME).is_file():
+        _require_no_choices(options)
+        return _write(open_bundle(source), Path(output), options, copy_weights)
+    from .export import export
+
+    parent = Path(output).absolute().parent
+    parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=f".{Path(output).name}.bundle.", dir=parent) as scratch:
+        export(source, Path(scratch) / "bundle", replace(options, overwrite=False), progress)
+        report = _write(open_bundle(Path(scratch) / "bundle"), Path(output), options, copy_weights)
+    return replace(report, linked=False)
+
+
+def _require_no_choices(options: ExportOptions) -> None:
+    if options != ExportOptions(verify=options.verify, overwrite=options.overwrite):
+        raise OptionError(
+            "a bundle is taken as it is: its target, dtype and bits were chosen when it was written. "
+            "Leave those options out, or export the checkpoint with them."
+        )
+
+
+def _write(bundle: Bundle, output: Path, options: ExportOptions, copy_weights: bool) -> GenaiReport:
+    config = genai_config(bundle.manifest)
+    with new_bundle(output, overwrite=options.overwrite, marker=CONFIG_FILE) as folder:
+        linked = _provide(bundle.path(WEIGHTS_FILE), folder / WEIGHTS_FILE, copy_weights)
+        _write_graph(bundle, folder)
+        (folder / CONFIG_FILE).write_text(json.dumps(config, indent=1) + "\n")
+        _write_tokenizer(bundle, folder)
+        difference = None if options.verify == "none" else check_conventional(bundle, folder / GRAPH_FILE)
+    return GenaiReport(output, linked, difference)
+
+
+def _provide(weights: Path, target: Path, copy: bool) -> bool:
+    """Whether the file has a second name now; across file systems it has to be copied."""
+    if not copy:
+        try:
+            os.link(weights.resolve(), target)
+        except OSError:
+            copy = True
+    if copy:
+        shutil.copyfile(weights, target)
+    return not copy
+
+
+def _write_graph(bundle: Bundle, folder: Path) -> None:
+    import onnx_ir as ir
+
+    model = ir.load(bundle.path(bundle.manifest.graphs.prefill.file))
+    make_conventional(model)
+    for value in model.graph.initializers.values():
+        if isinstance(value.const_value, ir.ExternalTensor):
+            value.const_value.base_dir = folder
+    ir.save(model, folder / GRAPH_FILE)
+
+
+def _write_tokenizer(bundle: Bundle, folder: Path) -> None:
+    for name in bundle.manifest.files:
+        if "/" not in name and name.endswith(_TEXT_FILES):
+            shutil.copyfile(bundle.path(name), folder / name)
+    config = folder / "tokenizer_config.json"
+    if not config.is_file():  # onnxruntime-genai insists on one
+        config.write_text(json.dumps(_token_names(bundle), indent=1) + "\n")
+
+
+def _token_names(bundle: Bundle) -> dict[str, Any]:
+    from tokenizers import Tokenizer
+
+    tokenizer = Tokenizer.from_file(str(bundle.path("tokenizer.json")))
+    tokens = bundle.manifest.tokens
+    ids = {"bos_token": tokens.bos, "eos_token": (*tokens.eos, None)[0], "pad_token": tokens.pad}
+    return {name: tokenizer.id_to_token(number) for name, number in ids.items() if number is not None}

@@ -1,0 +1,82 @@
+"""Stacks of experts' matrices: each quantized by itself, stored together as their operator reads them.
+
+1. operator   row by row: codes `[E, N, K · bits / 8]`, scales `[E, N, groups]`, zero points `[E, N, bytes]` of QMoE
+2. dense      gate_up row by row as one matrix `[E · 2I, H]`; down side by side as one `[H, E · I]`, whose product is
+              the sum over the experts
+"""
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from runtime.manifest import QuantizedTensor
+
+from .graphs import WEIGHTS_NAME
+from .matrix import Floats, QuantizedMatrix
+from .method import NO_OUTLIERS
+from .packing import pack
+from .rewrite import StoredMatrix
+from .scheme import GROUP_SIZES, Choice, Scheme
+from .sites import Site
+from .storing import store_codes
+from .unpacking import require_round_trip
+from .weights_file import WeightsWriter
+
+_LARGEST_GROUP = 128  # that QMoE was tried with
+
+
+def experts_choice(site: Site, scheme: Scheme) -> Choice:
+    """The nearest to `scheme` that experts can have: groups that divide their inputs, no outliers."""
+    fits = [g for g in GROUP_SIZES if g <= min(scheme.group_size, _LARGEST_GROUP) and site.divisor % g == 0]
+    return Choice(Scheme(scheme.bits, fits[-1], scheme.symmetric))
+
+
+def quantize_stack(
+    weights: Iterable[Floats], quantized: Callable[[int, Floats], QuantizedMatrix]
+) -> tuple[list[QuantizedMatrix], float]:
+    """Quantize each matrix by number; return them with the relative error ‖W − Ŵ‖ / ‖W‖ of all together."""
+    done: list[QuantizedMatrix] = []
+    lost = whole = 0.0
+    for expert, weight in enumerate(weights):
+        done.append(quantized(expert, weight))
+        difference = weight - done[-1].dequantize()
+        lost += float(np.vdot(difference, difference))
+        whole += float(np.vdot(weight, weight))
+    return done, float(np.sqrt(lost / whole)) if whole else 0.0
+
+
+def store_stack(
+    writer: WeightsWriter, site: Site, stack: list[QuantizedMatrix], kind: npt.DTypeLike, error: float
+) -> tuple[StoredMatrix, QuantizedTensor]:
+    """Pack, check and write a stack."""
+    matrix = _joined(stack, axis=1 if site.joined == "inputs" else 0)
+    if site.joined != "stack":
+        return store_codes(writer, site.weight, matrix, NO_OUTLIERS, kind, error)
+    packed = pack(matrix, kind)
+    require_round_trip(site.weight, packed, matrix)
+    parts: dict[str, Any] = {"codes": packed.codes, "scales": packed.scales, "zero_points": packed.zero_points}
+    tensors = {
+        part: writer.add(f"{site.name}.{part}", array.reshape(site.count, site.rows, -1)).tensor(
+            WEIGHTS_NAME, writer.folder
+        )
+        for part, array in parts.items()
+        if array is not None
+    }
+    scheme = matrix.scheme
+    zeros = tensors.get("zero_points")
+    stored = StoredMatrix(scheme, site.rows, site.inputs, tensors["codes"], tensors["scales"], zeros)
+    return stored, QuantizedTensor(
+        name=site.weight, bits=scheme.bits, group_size=scheme.group_size, symmetric=scheme.symmetric, outliers=0,
+        bytes=packed.nbytes, relative_error=error,
+    )  # fmt: skip
+
+
+def _joined(stack: list[QuantizedMatrix], axis: int) -> QuantizedMatrix:
+    first = stack[0]
+    codes, scales = (np.concatenate([getattr(m, part) for m in stack], axis=axis) for part in ("codes", "scales"))
+    zeros = None
+    if first.zero_points is not None:
+        zeros = np.concatenate([m.zero_points for m in stack if m.zero_points is not None], axis=axis)
+    return QuantizedMatrix(first.scheme, codes, scales, zeros)

@@ -1,0 +1,114 @@
+"""`input` of a response as the messages of a chat: text, messages, function calls and their outputs."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from .error_answers import ApiError
+
+Message = dict[str, Any]
+_ROLES = ("user", "assistant", "system", "developer")
+_TEXT_PARTS = {"input_text": "text", "output_text": "text", "text": "text", "refusal": "refusal"}
+_KEYS = {
+    "message": {"type", "role", "content", "id", "status", "phase"},
+    "function_call": {"type", "call_id", "name", "arguments", "id", "status"},
+    "function_call_output": {"type", "call_id", "output", "id", "status"},
+}
+
+
+def messages_of(given: str | Sequence[Mapping[str, Any]], before: Sequence[Message]) -> list[Message]:
+    """The messages that `input` adds to a conversation.
+
+    A call follows what the assistant said in the same message, as the answer had it. Thoughts of other models
+    (`reasoning`) are left out.
+
+    Args:
+        given: of the request.
+        before: the conversation so far, whose calls outputs may belong to.
+
+    Raises:
+        ApiError: 400: an item is of another type, malformed, or the output of a call that was not made.
+    """
+    if isinstance(given, str):
+        return [{"role": "user", "content": given}]
+    reader = _Reader(before)
+    for place, item in enumerate(given):
+        reader.add(item, f"input[{place}]")
+    return reader.messages
+
+
+class _Reader:
+    """Items become messages, in order."""
+
+    def __init__(self, before: Sequence[Message]) -> None:
+        self.messages: list[Message] = []
+        self._names = {call["id"]: call["function"]["name"] for m in before for call in m.get("tool_calls", ())}
+
+    def add(self, item: Mapping[str, Any], where: str) -> None:
+        kind = item.get("type", "message")
+        if kind == "reasoning":
+            return
+        if kind not in _READERS:
+            raise _wrong(where, f"type {kind!r:.60} is not supported; items are {', '.join(_READERS)}")
+        unknown = sorted({key for key, value in item.items() if value is not None} - _KEYS[kind])
+        if unknown:
+            raise _wrong(f"{where}.{unknown[0]:.60}", f"unknown key; known keys are {', '.join(sorted(_KEYS[kind]))}")
+        _READERS[kind](self, item, where)
+
+    def message(self, item: Mapping[str, Any], where: str) -> None:
+        role = item.get("role")
+        if role not in _ROLES:
+            raise _wrong(f"{where}.role", f"must be one of {', '.join(_ROLES)}, got {role!r:.60}")
+        self.messages.append({"role": role, "content": _text(item.get("content"), f"{where}.content")})
+
+    def call(self, item: Mapping[str, Any], where: str) -> None:
+        call_id, name, arguments = (_string(item, key, where) for key in ("call_id", "name", "arguments"))
+        self._names[call_id] = name
+        call = {"id": call_id, "type": "function", "function": {"name": name, "arguments": arguments}}
+        if not self.messages or self.messages[-1]["role"] != "assistant":
+            self.messages.append({"role": "assistant", "content": None})
+        self.messages[-1].setdefault("tool_calls", []).append(call)
+
+    def output(self, item: Mapping[str, Any], where: str) -> None:
+        call_id = _string(item, "call_id", where)
+        if call_id not in self._names:
+            raise _wrong(f"{where}.call_id", f"no function call before it has the id {call_id!r:.60}")
+        content = _text(item.get("output"), f"{where}.output")
+        self.messages.append(
+            {"role": "tool", "tool_call_id": call_id, "name": self._names[call_id], "content": content}
+        )
+
+
+_READERS: dict[str, Callable[[_Reader, Mapping[str, Any], str], None]] = {
+    "message": _Reader.message,
+    "function_call": _Reader.call,
+    "function_call_output": _Reader.output,
+}
+
+
+def _text(content: Any, where: str) -> str:
+    if isinstance(content, str):
+        return content
+    if not isinstance(content, list):
+        raise _wrong(where, f"must be text or a list of parts, got {content!r:.60}")
+    return "".join(_part(part, f"{where}[{place}]") for place, part in enumerate(content))
+
+
+def _part(part: Any, where: str) -> str:
+    kind = part.get("type") if isinstance(part, dict) else None
+    text = part.get(_TEXT_PARTS[kind]) if isinstance(part, dict) and kind in _TEXT_PARTS else None
+    if not isinstance(text, str):
+        raise _wrong(
+            where, f"must be {{'type': 'input_text', 'text': …}}: models here read text only, got {part!r:.80}"
+        )
+    return text
+
+
+def _string(item: Mapping[str, Any], key: str, where: str) -> str:
+    value = item.get(key)
+    if not isinstance(value, str) or (key != "arguments" and not value):
+        raise _wrong(f"{where}.{key}", f"must be text, got {value!r:.60}")
+    return value
+
+
+def _wrong(where: str, words: str) -> ApiError:
+    return ApiError(400, f"{where}: {words}.", param=where)
