@@ -1,8 +1,11 @@
 """How many prompt tokens to compute between two decode steps, so that answers that are read keep their pace."""
 
 _SMOOTHING = 0.2
-# Beside one answer, 2 tokens a chunk double the time between its tokens, 4 make it 2.4 times, 8 three times (SmolLM2,
-# int4, 2 cores); but a prompt of 2,000 tokens then takes 24, 14 and 9 seconds. Beside eight answers the share decides.
+_CHUNK_SMOOTHING = 0.5  # a token costs several times more in a small chunk than in the large one before it
+# Faster than this nobody reads. A chunk has a fixed cost, of reading every weight and laying out all earlier keys, so
+# defending more than that would be dear: beside one answer of 70 tokens per second (SmolLM2, int4, 2 cores) a prompt of
+# 2,000 tokens takes 20 seconds in chunks of 4 tokens, and 5 without anybody reading along.
+_READING_SECONDS = 0.050
 _LEAST = 4
 
 
@@ -11,7 +14,8 @@ class PrefillPace:
 
     Args:
         largest: chunk size while nobody reads along.
-        share: how long a chunk may take, in decode steps.
+        share: how long a chunk may take, in decode steps, where these are slower than anybody reads. Otherwise step and
+            chunk together may take as long as a reader needs for a token.
         patience: seconds from which on a waiting prompt gets more: twice the share at twice this age, and so on.
 
     Attributes:
@@ -29,17 +33,18 @@ class PrefillPace:
         """Tokens of the next chunk of a prompt that has waited `waited` seconds; `paced` if somebody reads along."""
         if not paced or not (self.decode_seconds and self._token_seconds):
             return self.largest
-        share = self.share * max(1.0, waited / self.patience)
-        return min(self.largest, max(_LEAST, int(share * self.decode_seconds / self._token_seconds)))
+        seconds = max(self.share * self.decode_seconds, _READING_SECONDS - self.decode_seconds)
+        seconds *= max(1.0, waited / self.patience)
+        return min(self.largest, max(_LEAST, int(seconds / self._token_seconds)))
 
     def decoded(self, seconds: float) -> None:
         """A decode step took this long."""
-        self.decode_seconds = _smoothed(self.decode_seconds, seconds)
+        self.decode_seconds = _smoothed(self.decode_seconds, seconds, _SMOOTHING)
 
     def prefilled(self, tokens: int, seconds: float) -> None:
         """A chunk of this many tokens took this long."""
-        self._token_seconds = _smoothed(self._token_seconds, seconds / tokens)
+        self._token_seconds = _smoothed(self._token_seconds, seconds / tokens, _CHUNK_SMOOTHING)
 
 
-def _smoothed(old: float, new: float) -> float:
-    return new if not old else old + _SMOOTHING * (new - old)
+def _smoothed(old: float, new: float, part: float) -> float:
+    return new if not old else old + part * (new - old)

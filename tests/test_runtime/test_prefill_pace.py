@@ -19,6 +19,13 @@ def test_beside_a_reader_a_chunk_takes_less_than_a_decode_step() -> None:
     assert measured().size(paced=True, waited=0) == 20
 
 
+def test_where_decoding_is_faster_than_reading_step_and_chunk_take_a_readers_time() -> None:
+    pace = measured()
+    for _ in range(50):
+        pace.decoded(0.009)
+    assert pace.size(paced=True, waited=0) == 20  # 9 ms, and 20 tokens of 2 ms
+
+
 def test_the_older_a_prompt_the_more_it_gets() -> None:
     sizes = [measured().size(paced=True, waited=seconds) for seconds in (10, 20, 100, 10_000)]
     assert sizes == [20, 40, 200, 512]
