@@ -210,12 +210,18 @@ def _build_engine(executor: StepExecutor, bundle: Bundle, options: EngineOptions
         context=executor.capacity,
         window=min(windows, default=None),
         optimistic=options.admission == "optimistic",
-        reuse_generated=options.reuse_generated,
+        reuse_generated=options.reuse_generated or _decode_is_exact(bundle),
     )
     queue = QueueLimit(options.max_queue, options.max_queue_tokens)
     prefixes = PrefixCache(options.prefix_cache) if options.prefix_cache else None
     pace = PrefillPace(options.prefill_chunk)
     return Engine(executor, Scheduler(limits, pool), queue=queue, pace=pace, prefixes=prefixes)
+
+
+def _decode_is_exact(bundle: Bundle) -> bool:
+    """Whether decode stores the bits that prefill would: attention over codes has one kernel for both, on CPU."""
+    manifest = bundle.manifest
+    return manifest.target.provider == "cpu" and manifest.kv_cache.dtype in ("int8", "uint8")
 
 
 def _pool(executor: StepExecutor, options: EngineOptions) -> BlockPool:

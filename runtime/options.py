@@ -147,7 +147,8 @@ class EngineOptions:
         max_queue_tokens: Prompt tokens that may wait; None is no limit.
         admission: "no_evict" admits when prompt and max_tokens fit; "optimistic" admits earlier and may recompute.
         reuse_generated: Let a later prompt reuse keys and values of generated tokens too. They can differ from computed
-            ones in the last bit, so that an answer may then depend on what was answered before.
+            ones in the last bit, so that an answer may then depend on what was answered before. On CPU with keys and
+            values in int8 or int4 there is no such difference, and they are always reused.
         prefix_cache: Bytes of host memory for shared prefixes; 0 is off.
         threads: Threads inside one step; None is the number of physical cores.
         self_test: Check at the start that answers do not depend on their company, bit for bit; see LLM.deterministic.

@@ -5,8 +5,9 @@ request's own random stream, and the draft holds as long as what is sampled is w
 that is rejection sampling with a certain proposal, so the distribution is unchanged; moreover the same seed gives the
 same tokens with and without drafts.
 
-"The same" is up to rounding: attention over several positions and over one are different kernels, whose logits differ
-by about 1e-5. Graphs whose products round activations to 8 bits (MatMulNBits at level 4) carry that on to tenths of a
+On CPU, "the same" is bit for bit where keys and values are stored in codes (`onnxlm quantize-kv`): their attention has
+one kernel for one position and for several. Over float keys and values there are two kernels, whose logits differ by
+about 1e-5. Graphs whose products round activations to 8 bits (MatMulNBits at level 4) carry that on to tenths of a
 logit, as much as that rounding itself changes them: there, close choices can fall differently.
 """
 

@@ -73,6 +73,26 @@ def test_chunks_and_company_do_not_change_a_bit(result):
     assert np.array_equal(executor.decode(np.array([9]), np.array([33]))[0], together[2])
 
 
+@pytest.mark.parametrize("past", [2, 37, 64, 120])
+def test_decode_gives_the_bits_of_prefill(result, past):
+    """So drafts can be verified in chunks, and later prompts may go on behind generated tokens, bit for bit."""
+    executor = OnnxExecutor(open_bundle(result[0]), rows=2, threads=1)
+    ids = CHUNKS[2][: past + 12]
+    executor.prefill(0, 0, ids[:past])
+    scores = executor.score(0, past, ids[past:]).copy()
+    executor.prefill(1, 0, ids[:past])
+    executor.move(1, 0, past)
+    single = [executor.decode(ids[at : at + 1], np.array([at]))[0].copy() for at in range(past, past + 12)]
+    assert np.array_equal(np.stack(single), scores)
+
+
+def test_generated_tokens_are_found_again(result):
+    with LLM(result[0], options=EngineOptions(threads=1)) as llm:
+        first = llm.generate([5, 6, 7], SamplingParams(max_tokens=9, ignore_eos=True))
+        second = llm.generate([5, 6, 7, *first.token_ids, 8, 9], SamplingParams(max_tokens=1))
+    assert second.cached_tokens == 3 + 8
+
+
 def test_the_engine_serves_it_and_kv_dtype_says_what_it_is(result, bits, tiny_bundle):
     options = EngineOptions(threads=1, kv_dtype={8: "int8", 4: "int4"}[bits], prefix_cache=1 << 20)
     with LLM(result[0], options=options) as llm:
