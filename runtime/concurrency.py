@@ -1,65 +1,189 @@
-"""What many requests at once get from the engine: together, and each."""
+"""What many users get from the engine at once: together, and each."""
 
+import queue
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
 from statistics import median
 
 import numpy as np
 
-from .benchmark import interleave
+from .answer import Answer, Delta
+from .errors import ExecutionError
 from .llm import LLM
 from .options import SamplingParams
+
+_REQUESTS = 3  # of each user, one after the other
+_STAGGER = 0.02  # seconds from one user's arrival to the next
+_IDLE_TOKENS = 40  # of each reader, before the long prompt comes
 
 
 @dataclass(frozen=True)
 class Load:
-    """Medians for a number of simultaneous requests, prompts included.
+    """Medians over repetitions for a number of users, each of whom asks again as soon as an answer has ended.
 
-    `tokens_per_second` counts generated tokens of all requests, `first_token_seconds` is the median request's.
+    Attributes:
+        concurrency: users.
+        tokens_per_second: generated tokens of all of them, while all are at work; prompts take part of that time.
+        first_token_seconds: from asking to the first token, the median request's.
+        token_seconds: between two tokens of an answer; 95 of 100 came sooner.
     """
 
     concurrency: int
     tokens_per_second: float
     first_token_seconds: float
+    token_seconds: float
+
+
+@dataclass(frozen=True)
+class Pace:
+    """What a long prompt does to those who read their answers meanwhile.
+
+    Attributes:
+        readers: answers that grow.
+        prompt: tokens of the long prompt.
+        idle_seconds: between two tokens of an answer before it came; 95 of 100 came sooner.
+        busy_seconds: the same while it is computed.
+        first_token_seconds: how long the long prompt took.
+    """
+
+    readers: int
+    prompt: int
+    idle_seconds: float
+    busy_seconds: float
+    first_token_seconds: float
+
+
+@dataclass
+class _Asked:
+    """A request on its way: when it was made, and when each of its tokens came."""
+
+    user: int
+    answers: list[Answer] = field(default_factory=list)
+    submitted: float = 0.0
+    moments: list[float] = field(default_factory=list)
 
 
 class LoadBench:
-    """Requests of random prompts, each different, so that nothing is found in a cache.
+    """Requests of random prompts, each different, so that nothing is found in a cache. All answers are streamed.
 
     Args:
-        llm: with at least as many rows as the highest concurrency.
-        prompt: tokens of each prompt.
-        tokens: generated tokens of each request.
+        llm: with at least one row more than the highest concurrency, and nothing else to do.
+        prompt: tokens of a prompt; each has between half as many and this many.
+        tokens: generated tokens of a request; each has between half as many and this many.
     """
 
     def __init__(self, llm: LLM, *, prompt: int, tokens: int, seed: int = 0) -> None:
-        self._llm = llm
+        self._model = llm.model
         self._prompt = prompt
-        self._params = SamplingParams(max_tokens=tokens, temperature=0.0, ignore_eos=True)
+        self._tokens = tokens
         self._rng = np.random.default_rng(seed)
-        self._waits: dict[int, list[float]] = {}
+        self._ended: queue.SimpleQueue[_Asked] = queue.SimpleQueue()
+        self._first: queue.SimpleQueue[_Asked] = queue.SimpleQueue()
 
     def loads(
         self, concurrencies: Sequence[int], repeat: int, progress: Callable[[], None] | None = None
     ) -> list[Load]:
-        """Measure each number of simultaneous requests, all numbers taking turns."""
-        seconds = interleave([self._timer(count) for count in concurrencies], repeat, progress)
-        return [
-            Load(count, median(count * self._params.max_tokens / t for t in times), median(self._waits[count]))
-            for count, times in zip(concurrencies, seconds, strict=True)
-        ]
+        """Measure each number of users, all numbers taking turns."""
+        found: dict[int, list[Load]] = {count: [] for count in concurrencies}
+        for _ in range(repeat + 1):
+            for count, loads in found.items():
+                loads.append(self._load(count))
+                if progress:
+                    progress()
+        return [_middle(loads[1:]) for loads in found.values()]  # the first warms up
 
-    def _timer(self, count: int) -> Callable[[], float]:
-        waits = self._waits.setdefault(count, [])
+    def pace(self, readers: int, prompt: int) -> Pace:
+        """Measure `readers` answers before and while a prompt of `prompt` tokens is computed."""
+        reading = [self._ask(user, self._prompt, self._longest(self._prompt)) for user in range(readers)]
+        _take(self._first, readers)
+        while min(len(asked.moments) for asked in reading) < _IDLE_TOKENS:
+            time.sleep(0.001)
+        arrived = time.perf_counter()
+        long = self._ask(readers, prompt, 1)
+        _take(self._first, 1)
+        if not long.moments:
+            raise ExecutionError(f"The prompt of {prompt} tokens failed: {long.answers[0].error}")
+        done = long.moments[0]
+        self._cancel(reading)
+        _take(self._ended, readers + 1)
+        idle = _percentile_95(_gaps(reading, 0.0, arrived))
+        return Pace(readers, prompt, idle, _percentile_95(_gaps(reading, arrived, done)), done - arrived)
 
-        def run() -> float:
-            vocab_size = self._llm.model.bundle.manifest.architecture.vocab_size
-            prompts: list[list[int]] = self._rng.integers(0, vocab_size, (count, self._prompt)).tolist()
-            started = time.perf_counter()
-            completions = self._llm.generate(prompts, self._params)
-            elapsed = time.perf_counter() - started
-            waits.extend(completion.timings.time_to_first_token or 0.0 for completion in completions)
-            return elapsed
+    def _load(self, count: int) -> Load:
+        asked = []
+        for user in range(count):
+            asked.append(self._ask(user, *self._uneven()))
+            time.sleep(_STAGGER)
+        _take(self._first, count)
+        started = time.perf_counter()
+        left = dict.fromkeys(range(count), _REQUESTS - 1)
+        while left[(ended := self._ended.get()).user]:
+            left[ended.user] -= 1
+            asked.append(self._ask(ended.user, *self._uneven()))
+        finished = time.perf_counter()
+        self._cancel(asked)
+        _take(self._ended, count - 1)
+        while not self._first.empty():
+            self._first.get()
+        tokens = sum(started <= moment <= finished for one in asked for moment in one.moments)
+        waits = [one.moments[0] - one.submitted for one in asked if one.moments]
+        gap = _percentile_95(_gaps(asked, started, finished))
+        return Load(count, tokens / (finished - started), median(waits), gap)
 
-        return run
+    def _ask(self, user: int, prompt: int, tokens: int) -> _Asked:
+        asked = _Asked(user)
+
+        def listen(_: Answer, delta: Delta) -> None:
+            now = time.perf_counter()
+            if not asked.moments and (delta.token_ids or delta.finish_reason):
+                self._first.put(asked)
+            asked.moments += [now] * len(delta.token_ids)
+            if delta.finish_reason is not None:
+                self._ended.put(asked)
+
+        vocab_size = self._model.bundle.manifest.architecture.vocab_size
+        ids = self._rng.integers(0, vocab_size, prompt).tolist()
+        params = SamplingParams(max_tokens=tokens, temperature=0.0, ignore_eos=True)
+        asked.answers = self._model.answers(self._model.request(ids, params), listen, streamed=True)
+        asked.submitted = time.perf_counter()
+        self._model.engine.submit(asked.answers)
+        return asked
+
+    def _uneven(self) -> tuple[int, int]:
+        return self._between(self._prompt), self._between(self._tokens)
+
+    def _between(self, most: int) -> int:
+        return int(self._rng.integers(max(1, most // 2), most + 1))
+
+    def _longest(self, prompt: int) -> int:
+        return self._model.engine.turns.scheduler.longest - prompt
+
+    def _cancel(self, asked: Iterable[_Asked]) -> None:
+        for one in asked:
+            for answer in one.answers:
+                self._model.engine.cancel(answer)
+
+
+def _take(inbox: "queue.SimpleQueue[_Asked]", count: int) -> None:
+    for _ in range(count):
+        inbox.get()
+
+
+def _gaps(asked: Iterable[_Asked], start: float, stop: float) -> list[float]:
+    """Seconds between neighbouring tokens of which the second came in [start, stop]."""
+    return [b - a for one in asked for a, b in pairwise(one.moments) if start <= b <= stop]
+
+
+def _percentile_95(values: list[float]) -> float:
+    return float(np.percentile(values, 95)) if values else 0.0
+
+
+def _middle(loads: Sequence[Load]) -> Load:
+    return Load(
+        loads[0].concurrency,
+        median(load.tokens_per_second for load in loads),
+        median(load.first_token_seconds for load in loads),
+        median(load.token_seconds for load in loads),
+    )

@@ -13,10 +13,11 @@ if TYPE_CHECKING:
     from ..benchmark import CacheSaving, Speed
     from ..bundle import Bundle
     from ..cold_start import ColdStart
-    from ..concurrency import Load
+    from ..concurrency import Load, Pace
     from ..executor import OnnxExecutor
 
 _COMPARED_CONTEXTS = (64, 128, 256, 512)
+_LONG_PROMPT = 2000
 
 
 def _numbers(_context: click.Context, _parameter: click.Parameter, value: str | None) -> tuple[int, ...] | None:
@@ -43,7 +44,7 @@ def _numbers(_context: click.Context, _parameter: click.Parameter, value: str | 
 @click.option(
     "--compare", type=click.Choice(["no-cache"]), help="no-cache: what the KV cache saves, at 64 to 512 tokens."
 )
-@click.option("--concurrency", callback=_numbers, metavar="N,…", help="Measure that many requests at once instead.")
+@click.option("--concurrency", callback=_numbers, metavar="N,…", help="Measure that many users at once instead.")
 @click.option("--no-cold", is_flag=True, help="Do not measure the start from a new process.")
 @click.option("--json", "as_json", is_flag=True, help="Print the figures as JSON.")
 def bench(
@@ -52,6 +53,9 @@ def bench(
     """Measure BUNDLE: prefill and decode in tokens per second, time to the first token from cold, peak memory.
 
     Each figure is the median over repetitions that take turns with all others.
+
+    With --concurrency, users ask for uneven answers, each again as soon as one has ended; then so many answers are read
+    while a prompt of 2,000 tokens is computed.
 
     \b
     Example:
@@ -68,8 +72,9 @@ def bench(
         click.echo(json.dumps([asdict(s) | {"ratio": s.ratio} for s in savings]) if as_json else _savings_text(savings))
         return
     if concurrency:
-        loads = _measure_loads(bundle, concurrency, **choices)
-        click.echo(json.dumps([asdict(load) for load in loads]) if as_json else _loads_text(loads))
+        loads, paces = _measure_loads(opened, concurrency, **choices)
+        measured = {"loads": [asdict(load) for load in loads], "beside_a_long_prompt": [asdict(pace) for pace in paces]}
+        click.echo(json.dumps(measured, indent=1) if as_json else f"{_loads_text(loads)}\n\n{_paces_text(paces)}")
         return
     speeds = _measure_speeds(opened, **choices)
     cold = None if no_cold else _measure_cold(bundle, **choices)
@@ -112,7 +117,7 @@ def _measure_savings(
 
 
 def _measure_loads(
-    bundle: Path,
+    bundle: "Bundle",
     concurrencies: tuple[int, ...],
     prompt: tuple[int, ...],
     tokens: int,
@@ -120,14 +125,18 @@ def _measure_loads(
     provider: str,
     threads: int | None,
     **_: Any,
-) -> "list[Load]":
+) -> "tuple[list[Load], list[Pace]]":
     from ..concurrency import LoadBench
     from ..llm import LLM
     from ..options import EngineOptions
 
-    options = EngineOptions(max_concurrency=max(concurrencies), context=prompt[0] + tokens, threads=threads)
-    with LLM(bundle, provider, options) as llm, _progress(len(concurrencies), repeat) as advance:
-        return LoadBench(llm, prompt=prompt[0], tokens=tokens).loads(concurrencies, repeat, advance)
+    context = min(bundle.manifest.architecture.context_length, 2 * _LONG_PROMPT)
+    long = min(_LONG_PROMPT, context // 2)
+    options = EngineOptions(max_concurrency=max(concurrencies) + 1, context=context, threads=threads)
+    with LLM(bundle.folder, provider, options) as llm, _progress(len(concurrencies), repeat) as advance:
+        bench = LoadBench(llm, prompt=min(prompt[0], context // 2), tokens=min(tokens, context // 2))
+        loads = bench.loads(concurrencies, repeat, advance)
+        return loads, [bench.pace(readers, long) for readers in concurrencies]
 
 
 def _measure_cold(
@@ -174,11 +183,21 @@ def _speeds_text(speeds: "list[Speed]") -> str:
 
 
 def _loads_text(loads: "list[Load]") -> str:
-    head = f"{'requests':>8} {'tokens/s':>10} {'each':>8} {'first token':>12}"
+    head = f"{'users':>6} {'tokens/s':>10} {'each':>8} {'first token':>13} {'next, 95 %':>12}"
     lines = [
-        f"{load.concurrency:8} {load.tokens_per_second:10.1f} {load.tokens_per_second / load.concurrency:8.1f} "
-        f"{load.first_token_seconds:10.2f} s"
+        f"{load.concurrency:6} {load.tokens_per_second:10.1f} {load.tokens_per_second / load.concurrency:8.1f} "
+        f"{load.first_token_seconds:11.2f} s {1e3 * load.token_seconds:9.0f} ms"
         for load in loads
+    ]
+    return "\n".join([head, *lines])
+
+
+def _paces_text(paces: "list[Pace]") -> str:
+    head = f"{'users':>6} {'next, 95 %':>12} {'beside a prompt of':>19} {'ratio':>7} {'its first token':>16}"
+    lines = [
+        f"{pace.readers:6} {1e3 * pace.idle_seconds:9.0f} ms {pace.prompt:8,}: {1e3 * pace.busy_seconds:6.0f} ms "
+        f"{pace.busy_seconds / pace.idle_seconds if pace.idle_seconds else 0:7.2f} {pace.first_token_seconds:14.2f} s"
+        for pace in paces
     ]
     return "\n".join([head, *lines])
 

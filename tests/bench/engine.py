@@ -6,10 +6,8 @@ Ratios of interleaved runs in one process; a table of figures, and JSON with --j
 import argparse
 import gc
 import json
-import operator
 import random
 import statistics
-import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -17,9 +15,10 @@ from pathlib import Path
 
 import numpy as np
 
-from runtime import LLM, Delta, EngineOptions, SamplingParams
+from runtime import LLM, EngineOptions, SamplingParams
 from runtime.batch import Batch
 from runtime.bundle import open_bundle
+from runtime.concurrency import LoadBench
 from runtime.executor import OnnxExecutor
 from runtime.memory import resident_memory
 
@@ -47,91 +46,19 @@ def greedy(tokens: int) -> SamplingParams:
 
 
 def concurrency(bundle: Path) -> Figures:
-    """Tokens per second of 1, 2, 4, 8 and 16 users, each of whom asks again as soon as an answer has ended."""
-    rates: dict[int, list[float]] = {n: [] for n in (1, 2, 4, 8, 16)}
-    with loaded(bundle, max_concurrency=16) as llm:
-        for _ in range(3):
-            for users, found in rates.items():
-                found.append(_rate(llm, users))
-    middle = {users: statistics.median(found) for users, found in rates.items()}
-    figures = {f"{users} users, tokens/s": rate for users, rate in middle.items()}
-    return figures | {"8 users / 1 user": statistics.median(map(operator.truediv, rates[8], rates[1]))}
-
-
-def _rate(llm: LLM, users: int, seconds: float = 4.0) -> float:
-    """Generated tokens per second while `users` ask for 32 to 96 tokens behind 8 to 40, at their own times."""
-    ended = threading.Event()
-
-    def ask(number: int) -> None:
-        draw = random.Random(number)
-        time.sleep(0.02 * number)
-        while not ended.is_set():
-            llm.generate(prompt(draw.randint(8, 40), draw.randrange(1 << 30)), greedy(draw.randint(32, 96)))
-
-    threads = [threading.Thread(target=ask, args=(number,)) for number in range(users)]
-    for thread in threads:
-        thread.start()
-    time.sleep(1)  # until all have begun
-    before, started = llm.model.engine.stats().generated_tokens, time.perf_counter()
-    time.sleep(seconds)
-    made, took = llm.model.engine.stats().generated_tokens - before, time.perf_counter() - started
-    ended.set()
-    for thread in threads:
-        thread.join()
-    return made / took
-
-
-def pace(bundle: Path) -> Figures:
-    """Inter-token latency of 1 and of 8 answers, alone and while another request prefills 2,000 tokens."""
-    figures: Figures = {}
-    with loaded(bundle, context=4096, max_concurrency=9) as llm:
-        for readers in (1, 8):
-            figures |= {f"{label}, {readers} answers": value for label, value in _paces(llm, readers).items()}
-        started = time.perf_counter()
-        next(llm.stream(prompt(2000, 99), greedy(1)))
-        return figures | {"first token of the 2,000 alone, s": time.perf_counter() - started}
-
-
-def _paces(llm: LLM, readers: int) -> Figures:
-    streams = [llm.stream(prompt(64, number), greedy(3000)) for number in range(readers)]
-    for stream in streams:
-        next(stream)
-    idle = _gaps(streams, lambda: False, 100)
-    started = time.perf_counter()
-    first: list[float] = []
-
-    def other() -> None:
-        next(deltas)
-        first.append(time.perf_counter() - started)
-
-    deltas = llm.stream(prompt(2000, 50 + readers), greedy(2))
-    thread = threading.Thread(target=other)
-    thread.start()
-    busy = _gaps(streams, lambda: bool(first), 3000)
-    thread.join()
-    for stream in [*streams, deltas]:
-        stream.close()  # type: ignore[attr-defined]
-    p95 = [float(np.percentile(gaps, 95)) for gaps in (idle, busy)]
-    return {
-        "p95 idle, ms": 1e3 * p95[0],
-        "p95 ratio beside 2,000": p95[1] / p95[0],
-        "median ratio": statistics.median(busy) / statistics.median(idle),
-        "first token of the 2,000, s": first[0],
-    }
-
-
-def _gaps(streams: list[Iterator[Delta]], done: Callable[[], bool], most: int) -> list[float]:
-    """Seconds between the tokens of the first stream; what the others bring is read along with them."""
-    gaps, last = [], time.perf_counter()
-    for _ in range(most):
-        if done() or next(streams[0], None) is None:
-            break
-        now = time.perf_counter()
-        gaps.append(now - last)
-        last = now
-        for stream in streams[1:]:
-            next(stream, None)
-    return gaps
+    """1 to 16 users with uneven requests: tokens per second, and the pace of answers beside a prompt of 2,000."""
+    with loaded(bundle, context=4096, max_concurrency=17) as llm:
+        bench = LoadBench(llm, prompt=40, tokens=96)
+        loads = {load.concurrency: load for load in bench.loads((1, 2, 4, 8, 16), 3)}
+        paces = [bench.pace(readers, 2000) for readers in (1, 8)]
+    figures = {f"{users} users, tokens/s": load.tokens_per_second for users, load in loads.items()}
+    figures |= {f"{users} users, p95 gap, ms": 1e3 * load.token_seconds for users, load in loads.items()}
+    figures["8 users / 1 user"] = loads[8].tokens_per_second / loads[1].tokens_per_second
+    for pace in paces:
+        figures[f"{pace.readers} readers, p95 gap, ms"] = 1e3 * pace.idle_seconds
+        figures[f"{pace.readers} readers, p95 beside 2,000 / idle"] = pace.busy_seconds / pace.idle_seconds
+        figures[f"{pace.readers} readers, first token of the 2,000, s"] = pace.first_token_seconds
+    return figures
 
 
 def refill(bundle: Path) -> Figures:
@@ -250,7 +177,6 @@ def kv8(bundle: Path, other: Path) -> Figures:
 
 CASES: dict[str, Callable[[Path], Figures]] = {
     "concurrency": concurrency,
-    "pace": pace,
     "refill": refill,
     "prefix": prefix,
     "lookup": lookup,

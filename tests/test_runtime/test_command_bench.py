@@ -47,11 +47,14 @@ def test_no_cache_says_what_the_cache_saves(tiny_bundle):
     assert "8,256" in bench(str(tiny_bundle), "--compare", "no-cache", *FEW)
 
 
-def test_requests_at_once_are_measured_together(tiny_bundle):
+def test_users_at_once_are_measured_together(tiny_bundle):
     arguments = [str(tiny_bundle), "--prompt", "8", "--concurrency", "1,3", *FEW]
-    loads = json.loads(bench(*arguments, "--json"))
-    assert [load["concurrency"] for load in loads] == [1, 3]
-    assert all(load["tokens_per_second"] > 0 and load["first_token_seconds"] > 0 for load in loads)
+    figures = json.loads(bench(*arguments, "--json"))
+    assert [load["concurrency"] for load in figures["loads"]] == [1, 3]
+    assert all(value > 0 for load in figures["loads"] for value in load.values())
+    paces = figures["beside_a_long_prompt"]
+    assert [(pace["readers"], pace["prompt"]) for pace in paces] == [(1, 128), (3, 128)]
+    assert all(pace["idle_seconds"] > 0 and pace["first_token_seconds"] > 0 for pace in paces)
     assert "first token" in bench(*arguments)
 
 
