@@ -137,9 +137,10 @@ class LoadBench:
 
         def listen(_: Answer, delta: Delta) -> None:
             now = time.perf_counter()
-            if not asked.moments and (delta.token_ids or delta.finish_reason):
-                self._first.put(asked)
+            begins = not asked.moments and bool(delta.token_ids or delta.finish_reason)
             asked.moments += [now] * len(delta.token_ids)
+            if begins:
+                self._first.put(asked)
             if delta.finish_reason is not None:
                 self._ended.put(asked)
 

@@ -22,7 +22,7 @@ class PrefillPace:
         decode_seconds: what a decode step takes at present; 0 before the first.
     """
 
-    def __init__(self, largest: int, share: float = 0.8, patience: float = 60.0) -> None:
+    def __init__(self, largest: int, share: float = 0.7, patience: float = 60.0) -> None:
         self.largest = largest
         self.share = share
         self.patience = patience
