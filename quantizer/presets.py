@@ -85,7 +85,7 @@ def read_recipe(path: Path) -> Recipe:
     """
     try:
         return strict_json.decode(Recipe, tomllib.loads(path.read_text(encoding="utf-8")))
-    except (OSError, tomllib.TOMLDecodeError, strict_json.StrictJsonError) as error:
+    except (OSError, ValueError, strict_json.StrictJsonError) as error:  # not UTF-8, not TOML, not a recipe
         raise QuantizationError(f"{path}: not a recipe ({error}).") from error
 
 
