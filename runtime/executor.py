@@ -10,13 +10,14 @@ from .bundle import Bundle
 from .errors import ExecutionError
 from .interruption import Interruptible
 from .kv_cache import Array, CacheTensor, GrowingRows, PagedRows, Rows
+from .kv_sizes import STATE_COPIES
 from .manifest import Graph, Manifest
 from .pages import pages_supported
 from .pieces import uniform_pieces
 from .ports import cache_pairs
 from .session import ProviderName
 from .state_memory import HostStates, StateMemory, StateTensor
-from .state_rows import STATE_COPIES, StateRows, state_places
+from .state_rows import StateRows, state_places
 from .step import LoadedGraph, Step
 from .step_executor import MAX_REWIND, MAX_SCORED
 
@@ -58,7 +59,7 @@ class OnnxExecutor:
         self._windowed = any(tensor.window is not None for tensor in tensors)
         self.memory = _allocate(tensors, rows, self.capacity, provider)
         states = state_tensors(manifest)
-        self.state_bytes = STATE_COPIES * sum(tensor.nbytes for tensor in states)
+        self.state_bytes = STATE_COPIES * manifest.state_bytes
         self.states = StateRows(_allocate_states(states, state_places(rows), provider), rows)
         self._logits = np.zeros((rows, self.vocab_size), _logits_type(graphs.prefill))
         self.can_score = True

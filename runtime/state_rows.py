@@ -15,10 +15,10 @@ from contextlib import contextmanager
 
 from .errors import ExecutionError
 from .kv_cache import Array
+from .kv_sizes import STATE_COPIES
 from .state_memory import StateMemory
 
-STATE_COPIES = 3  # places of a row
-_KEPT = 2  # the third of them
+_KEPT = STATE_COPIES - 1  # the third of a row's places
 _UNKNOWN = -1  # what a place holds is of no use
 
 
