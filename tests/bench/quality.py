@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from quality_peers import PEERS
+from quality_peers import PEERS, genai
 
 from quantizer.calibration_text import read_chunks
 from quantizer.evaluate import Model, evaluate
@@ -80,8 +80,8 @@ def make_row(row: str, bundle: Path, calibration: str, work: Path) -> tuple[Any,
     """A model to evaluate, its bits per weight, and the seconds that it took to make."""
     target = work / row.replace(" ", "-")
     started = time.monotonic()
-    if row in PEERS:
-        model, nbytes = PEERS[row](bundle, target)
+    if row in PEERS or row.startswith("genai "):
+        model, nbytes = PEERS[row](bundle, target) if row in PEERS else genai(Path(row.removeprefix("genai ")))
         parameters = open_bundle(bundle).manifest.architecture.parameters
         return model, 8 * nbytes / parameters, time.monotonic() - started
     if not target.exists():
@@ -97,7 +97,9 @@ def main() -> None:
     parser.add_argument("bundle", type=Path, help="float bundle")
     parser.add_argument("--calibration", default="self", help="self, or text that shares no line with the others")
     parser.add_argument("--second", type=Path, help="another text to measure on")
-    parser.add_argument("--rows", nargs="*", default=ROWS, help=f"of {ROWS}, other budgets, and peers: {[*PEERS]}")
+    parser.add_argument(
+        "--rows", nargs="*", default=ROWS, help=f"of {ROWS}, other budgets, peers: {[*PEERS]}, and 'genai FOLDER'"
+    )
     parser.add_argument("--again", nargs="*", default=[], metavar="ROW", help="rows to forget first")
     parser.add_argument("--chunks", type=int, default=CHUNKS, help="fewer for a quick look, which is not kept")
     parser.add_argument("--work", type=Path, default=Path("demo/quality"))
