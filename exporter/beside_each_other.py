@@ -7,9 +7,14 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import chain, islice
 from typing import TypeVar
 
-MOST_THREADS = 8  # beyond, they wait for memory
+_MOST_THREADS = 8  # beyond, they wait for memory
 
 T = TypeVar("T")
+
+
+def threads() -> int:
+    """How many tasks are under way at once."""
+    return min(_MOST_THREADS, os.cpu_count() or 1)
 
 
 def beside_each_other(tasks: Iterable[Callable[[], T]]) -> Iterator[T]:
@@ -20,11 +25,10 @@ def beside_each_other(tasks: Iterable[Callable[[], T]]) -> Iterator[T]:
         yield from (task() for task in few)
         return
     waiting: deque[Future[T]] = deque()
-    threads = min(MOST_THREADS, os.cpu_count() or 1)
-    with ThreadPoolExecutor(threads, thread_name_prefix="onnxlm-read") as pool:
+    with ThreadPoolExecutor(threads(), thread_name_prefix="onnxlm-read") as pool:
         for task in chain(few, tasks):
             waiting.append(pool.submit(task))
-            if len(waiting) > threads:
+            if len(waiting) > threads():
                 yield waiting.popleft().result()
         while waiting:
             yield waiting.popleft().result()

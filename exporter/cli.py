@@ -14,6 +14,7 @@ from runtime.memory import peak_memory
 if TYPE_CHECKING:
     from .export import ExportReport
     from .options import ExportOptions
+    from .space import Estimate
 
 
 def _list_families(context: click.Context, _option: click.Parameter, wanted: bool) -> None:
@@ -59,6 +60,13 @@ def _list_families(context: click.Context, _option: click.Parameter, wanted: boo
     "--quantize",
     type=click.Choice(["int4", "int8"]),
     help="Pack weights while they are read, in little memory: int4 as quantize --preset fast, int8 as --bits 8.",
+)
+@click.option(
+    "--method",
+    type=click.Choice(["search", "rtn"]),
+    default="search",
+    show_default=True,
+    help="With --quantize: the best grid of each group, or plain rounding, which is several times as fast.",
 )
 @click.option(
     "--requantize",
@@ -116,7 +124,7 @@ def export(source: Path, output: Path, kind: str, copy_weights: bool, as_json: b
     from .export import export as run_export
 
     with _Bar() as bar:
-        report = run_export(source, output, ExportOptions(**options), bar)
+        report = run_export(source, output, ExportOptions(**options), bar, on_estimate=_say_estimate)
     click.echo(json.dumps(_summary(report), indent=1) if as_json else _text(report))
 
 
@@ -135,6 +143,14 @@ def _export_genai(source: Path, output: Path, options: "ExportOptions", copy_wei
     click.echo(f"{report.folder}: for onnxruntime-genai; {weights}; {checked}")
 
 
+def _say_estimate(needed: "Estimate") -> None:
+    click.echo(f"needs about {_needs(needed)}", err=True)
+
+
+def _needs(needed: "Estimate") -> str:
+    return f"{needed.disk / 1e9:.2f} GB on disk and {needed.memory / 1e9:.2f} GB of memory"
+
+
 def _summary(report: "ExportReport") -> dict[str, Any]:
     manifest = report.manifest
     return {
@@ -149,6 +165,7 @@ def _summary(report: "ExportReport") -> dict[str, Any]:
             "max_difference": manifest.verification.max_difference,
         },
         "seconds": {"export": round(report.export_seconds, 2), "verify": round(report.verify_seconds, 2)},
+        "estimate": {"disk_bytes": report.estimate.disk, "memory_bytes": report.estimate.memory},
         "peak_rss_bytes": peak_memory(),
     }
 
@@ -158,6 +175,9 @@ def _text(report: "ExportReport") -> str:
     lines = [f"{name:24} {size / 1e6:10.2f} MB" for name, size in facts["files"].items()]
     lines.append(f"{facts['parameters'] / 1e6:.1f} M parameters as {facts['dtype']}")
     lines += _code_lines(report)
+    disk = sum(facts["files"].values())
+    held = f"{disk / 1e9:.2f} GB on disk, {facts['peak_rss_bytes'] / 1e9:.2f} GB of memory at most"
+    lines.append(f"{held} (estimated: {report.estimate.disk / 1e9:.2f} and {report.estimate.memory / 1e9:.2f})")
     lines.append(_verification_text(report))
     seconds = facts["seconds"]
     lines.append(f"exported in {seconds['export']} s, verified in {seconds['verify']} s → {report.folder}")

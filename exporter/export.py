@@ -16,7 +16,7 @@ from .following_hash import FollowingHash
 from .graph import build_graph
 from .options import ExportOptions
 from .references import reference_of
-from .space import estimate, require_space
+from .space import Estimate, estimate, require_space
 from .storage import Outcome, Storage, plan_storage
 from .tying import tie_head
 from .verify import Method, verify_graphs
@@ -39,12 +39,16 @@ Progress = Callable[[str, int, int], None]  # what is being done, how much is do
 
 @dataclass(frozen=True)
 class ExportReport:
-    """What came out: the bundle's manifest, seconds spent on exporting and on verifying, and codes that were kept."""
+    """What came out: the bundle's manifest, seconds spent on exporting and on verifying, and codes that were kept.
+
+    `estimate` is what was expected of disk and memory; memory without that of verification.
+    """
 
     folder: Path
     manifest: Manifest
     export_seconds: float
     verify_seconds: float
+    estimate: Estimate
     outcomes: tuple[Outcome, ...] = ()
 
 
@@ -55,6 +59,7 @@ def export(
     progress: Progress | None = None,
     *,
     tokenizer: Any = None,
+    on_estimate: Callable[[Estimate], None] | None = None,
 ) -> ExportReport:
     """Write the bundle of a checkpoint. On any failure, verification included, nothing is left behind.
 
@@ -64,6 +69,7 @@ def export(
         options: see ExportOptions.
         progress: called with (phase, done, total) while long work goes on.
         tokenizer: of a live module: one of transformers' fast tokenizers.
+        on_estimate: is told what disk and memory will be needed, before any weight is read.
 
     Raises:
         CheckpointError, UnsupportedError: the source cannot be exported; found before weights are read where possible.
@@ -80,7 +86,10 @@ def export(
     models = {role: build_graph(decoder, target, role) for role in ("prefill", "decode")}
     weights = plan_weights(models["prefill"].graph, decoder, table, tensors)
     storage = plan_storage([model.graph for model in models.values()], weights, decoder.vocab_size, options)
-    require_space(output, estimate(weights, storage))
+    needed = estimate(weights, storage)
+    if on_estimate:
+        on_estimate(needed)
+    require_space(output, needed)
     with new_bundle(output, overwrite=options.overwrite) as folder:
         source_hash = EarlyHash(checkpoint)
         weights_hash = _write_files(folder, checkpoint, models, weights, storage, progress)
@@ -93,7 +102,7 @@ def export(
         manifest = replace(manifest, verification=verification)
         manifest = write_manifest(folder, manifest, known={WEIGHTS_FILE: weights_hash})
     seconds = time.monotonic() - started - (verified - exported)
-    return ExportReport(Path(output), manifest, seconds, verified - exported, tuple(storage.outcomes))
+    return ExportReport(Path(output), manifest, seconds, verified - exported, needed, tuple(storage.outcomes))
 
 
 def _write_files(

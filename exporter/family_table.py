@@ -1,20 +1,47 @@
-"""What can be exported: each `model_type`, its GGUF names, and how its graphs were checked."""
+"""What can be exported: each `model_type`, its GGUF names, where it runs, and how that was checked.
+
+`python -m exporter.family_table` prints FAMILIES.md.
+"""
 
 import ast
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
-VERIFIED = "transformers, float32 on CPU"  # tests/test_models/test_families.py has a case for each family
+# What the tests do with every family: tests/test_models/test_families.py, test_float16.py and test_kernels.py.
+CPU, CUDA = ("float32", "float16"), ("float16", "bfloat16")
+VERIFIED = {"cpu": "transformers", "cuda": "kernel table"}
+
+INTRODUCTION = """\
+# Model families
+
+What `onnxlm export` understands. `make families` writes this file, from the data that `onnxlm export --list` prints; a
+test fails when it is old. How a family is added: [CONTRIBUTING.md](CONTRIBUTING.md).
+
+- **model_type**: as in Hugging Face's `config.json`, with the file that describes it. A multimodal checkpoint exports
+  its text model, whose `model_type` is in `text_config`.
+- **GGUF**: the values of `general.architecture` that are read. For each, a tiny model is converted as llama.cpp's
+  converter does it, and read back to the same tensors and config.
+- **CPU**: `--target cpu`, in float32 or `--dtype float16`. *transformers*: logits of tiny random models with each of
+  the family's features agree with transformers in eager mode: in float32 within 1e-4 of the largest logit, over
+  prompts, 16 decode steps and ragged batches, on both sides of windows and rope switches; in float16 with the same
+  best token at 256 positions, ties excepted, and no further from float32 than transformers in float16.
+- **CUDA**: `--target cuda`, in float16 or `--dtype bfloat16`. *kernel table*: each node of both graphs has a CUDA
+  kernel for its types, by what the GPU build of ONNX Runtime registers. The graphs are those of the CPU in another
+  type; these tiny models have not been run on a GPU.
+"""
 
 
 @dataclass(frozen=True)
 class Family:
-    """One row of the table; `about` is what the family's file says of itself."""
+    """One row of the table; `about` is what the family's file says of itself, `verified` how, by target."""
 
     model_type: str
+    module: str
     gguf: tuple[str, ...]
-    verified: str
+    cpu: tuple[str, ...]
+    cuda: tuple[str, ...]
+    verified: dict[str, str]
     about: str
 
 
@@ -25,17 +52,34 @@ def list_families() -> list[Family]:
     from .checkpoint.gguf_registry import architectures
 
     return [
-        Family(model_type, architectures(model_type), VERIFIED, _about(f"models.{module}"))
+        Family(model_type, module, architectures(model_type), CPU, CUDA, VERIFIED, _about(f"models.{module}"))
         for model_type, module in FAMILIES.items()
     ]
 
 
 def families_as_text() -> str:
     """The table for a terminal."""
-    rows = [("model_type", "GGUF", "verified with")]
-    rows += [(family.model_type, ", ".join(family.gguf) or "-", family.verified) for family in list_families()]
-    widths = [max(len(row[i]) for row in rows) for i in range(2)]
-    return "\n".join(f"{row[0]:{widths[0]}}  {row[1]:{widths[1]}}  {row[2]}" for row in rows)
+    rows = [("model_type", "GGUF", "cpu (transformers)", "cuda (kernel table)")]
+    rows += [
+        (family.model_type, ", ".join(family.gguf) or "-", ", ".join(family.cpu), ", ".join(family.cuda))
+        for family in list_families()
+    ]
+    widths = [max(len(row[i]) for row in rows) for i in range(4)]
+    return "\n".join("  ".join(f"{cell:{width}}" for cell, width in zip(row, widths, strict=True)) for row in rows)
+
+
+def families_as_markdown() -> str:
+    """FAMILIES.md."""
+    lines = ["| model_type | GGUF | CPU | CUDA |", "|---|---|---|---|"]
+    for family in sorted(list_families(), key=lambda family: family.model_type):
+        name = f"[`{family.model_type}`](models/{family.module}.py)"
+        gguf = ", ".join(f"`{architecture}`" for architecture in family.gguf) or "–"
+        targets = [
+            f"{', '.join(types)}: {family.verified[target]}"
+            for target, types in (("cpu", family.cpu), ("cuda", family.cuda))
+        ]
+        lines.append("| " + " | ".join([name, gguf, *targets]) + " |")
+    return "\n".join([INTRODUCTION, *lines, ""])
 
 
 def _about(module: str) -> str:
@@ -45,3 +89,7 @@ def _about(module: str) -> str:
     assert spec.origin is not None
     text = ast.get_docstring(ast.parse(Path(spec.origin).read_text(encoding="utf-8"))) or ""
     return text.partition("\n")[0]
+
+
+if __name__ == "__main__":
+    print(families_as_markdown(), end="")  # noqa: T201  # the output is the file

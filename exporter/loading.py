@@ -1,5 +1,6 @@
 """From checkpoint tensors to the initializers' values, some rows at a time: what is read never lies in memory whole."""
 
+import math
 from collections.abc import Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -9,7 +10,7 @@ import numpy.typing as npt
 
 from runtime.errors import CheckpointError
 
-from .beside_each_other import beside_each_other
+from .beside_each_other import beside_each_other, threads
 from .checkpoint.row_blocks import Rows, row_blocks
 from .stacks import slices
 from .weights import as_out_in
@@ -37,6 +38,17 @@ def weight_pieces(weight: "Weight") -> Iterator[Array]:
         yield from beside_each_other(partial(_values, block, weight) for block, _ in _blocks(weight))
     else:
         yield load_weight(weight)
+
+
+def working_bytes(weight: "Weight") -> int:
+    """Most bytes of memory that `weight_pieces` takes: the piece, and the blocks that are being read for it."""
+    if weight.plan.stacked:
+        return max(map(working_bytes, slices(weight)), default=0)
+    if weight.plan.computed is not None:
+        return weight.nbytes
+    blocks = sorted(4 * math.prod(block.shape) for block, _ in _blocks(weight))
+    piece = 0 if _in_stored_order(weight) else weight.nbytes
+    return piece + 2 * sum(blocks[-threads() - 1 :])  # each as stored and decoded
 
 
 def load_weight(weight: "Weight") -> Array:

@@ -12,6 +12,7 @@ Provider = Literal["cpu", "cuda"]
 OnnxRuntime = Literal["1.31", "1.32"]
 Activations = Literal["float32", "float16", "bfloat16"]
 Width = Literal["int4", "int8"]
+Rounding = Literal["search", "rtn"]
 
 
 @dataclass(frozen=True)
@@ -30,6 +31,8 @@ class ExportOptions:
         revision: branch, tag or commit of a hub id.
         quantize: pack weights while they are read: "int4" and "int8" are what `onnxlm quantize` does with
             `--preset fast` and `--bits 8`, without a float bundle in between.
+        method: how `quantize` finds codes: "search" for the best grid of each group, or "rtn", rounding to the nearest
+            level of a grid that spans the group: several times as fast, at some quality.
         requantize: turn the codes of a quantized checkpoint into floats instead of keeping them.
 
     Raises:
@@ -45,6 +48,7 @@ class ExportOptions:
     lora: tuple[str | Path, ...] = ()
     revision: str | None = None
     quantize: Width | None = None
+    method: Rounding = "search"
     requantize: bool = False
 
     def __post_init__(self) -> None:
@@ -53,6 +57,7 @@ class ExportOptions:
         _require_one_of("dtype", self.dtype, (None, *get_args(Activations)))
         _require_one_of("verify", self.verify, get_args(Method))
         _require_one_of("quantize", self.quantize, (None, *get_args(Width)))
+        _require_one_of("method", self.method, get_args(Rounding))
         if self.quantize and self.verify == "transformers":
             raise OptionError(
                 "verify: transformers has the weights before they are packed, so quantize differs from it by design. "

@@ -1,7 +1,8 @@
 """Quantize a matrix while it is read: blocks of rows become codes, and only the codes are kept."""
 
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -10,7 +11,8 @@ from quantizer.matrix import QuantizedMatrix
 from quantizer.method import quantize_matrix
 from quantizer.storing import scale_type_of
 
-from .checkpoint.row_blocks import row_blocks
+from .beside_each_other import beside_each_other
+from .checkpoint.row_blocks import Rows, row_blocks
 from .loading import load_weight, target_rows
 
 if TYPE_CHECKING:
@@ -20,7 +22,7 @@ if TYPE_CHECKING:
     from .weights import Weight
 
 FloatArray = npt.NDArray[np.float32]
-Block = tuple[npt.NDArray[np.int64], FloatArray]  # rows of the graph's matrix, and their values
+Block = tuple[npt.NDArray[np.int64], Callable[[], FloatArray]]  # rows of the graph's matrix; reads their values
 
 
 def read_packed(
@@ -35,39 +37,62 @@ def read_packed(
     scales = np.zeros((site.rows, scheme.groups(site.inputs)), np.float32)
     zeros = None if scheme.symmetric else np.zeros(scales.shape, np.uint8)
     lost = whole = 0.0
-    for rows, values in _blocks(weight, site):
-        block, _ = quantize_matrix(values, None, choice, method, kind)
+    tasks = (partial(_quantized, block, choice, method, kind) for block in _blocks(weight, site))
+    for rows, block, block_lost, block_whole in beside_each_other(tasks):
         codes[rows], scales[rows] = block.codes, block.scales
         if zeros is not None:
             assert block.zero_points is not None
             zeros[rows] = block.zero_points
-        difference = values - block.dequantize()
-        lost, whole = lost + float(np.vdot(difference, difference)), whole + float(np.vdot(values, values))
+        lost, whole = lost + block_lost, whole + block_whole
     return QuantizedMatrix(scheme, codes, scales, zeros), kind, float(np.sqrt(lost / whole)) if whole else 0.0
+
+
+def _quantized(
+    block: Block, choice: "Choice", method: str, kind: npt.DTypeLike
+) -> tuple[npt.NDArray[np.int64], QuantizedMatrix, float, float]:
+    """Rows, their codes, and the squares of what they lose and of what they are."""
+    rows, values = block[0], block[1]()
+    matrix, _ = quantize_matrix(values, None, choice, method, kind)
+    difference = values - matrix.dequantize()
+    return rows, matrix, float(np.vdot(difference, difference)), float(np.vdot(values, values))
 
 
 def _scale_kind(weight: "Weight", site: "Site", choice: "Choice") -> npt.DTypeLike:
     if weight.dtype.numpy() != np.float32:
         activations: npt.DTypeLike = weight.dtype.numpy()
         return activations
-    largest = max((float(np.abs(values).max(initial=0.0)) for _, values in _blocks(weight, site)), default=0.0)
-    return scale_type_of(largest, choice.scheme)
+    tasks = (partial(_largest, read) for _, read in _blocks(weight, site))
+    return scale_type_of(max(beside_each_other(tasks), default=0.0), choice.scheme)
+
+
+def _largest(read: Callable[[], FloatArray]) -> float:
+    values = read()
+    return float(max(values.max(initial=0.0), -values.min(initial=0.0)))
 
 
 def _blocks(weight: "Weight", site: "Site") -> Iterator[Block]:
     """All rows that hold weights; those that the graph adds are left out, and decode to zero."""
     plan = weight.plan
     if plan.computed is not None or plan.columns is not None or weight.stored != "out_in" or weight.each_head:
-        matrix = load_weight(weight).astype(np.float32, copy=False)
-        yield np.arange(site.rows), np.ascontiguousarray(matrix.T if site.transposed else matrix)
+        yield np.arange(site.rows), partial(_whole, weight, site)
         return
     rows, first = target_rows(weight), 0
     for source in weight.sources:
         for block in row_blocks(source):
-            values = block.read()
-            if plan.scale != 1 or plan.offset:
-                values = values * np.float32(plan.scale) + np.float32(plan.offset)
-            if weight.dtype.numpy() != np.float32:
-                values = values.astype(weight.dtype.numpy()).astype(np.float32)
-            yield rows[first : first + len(values)], values
-            first += len(values)
+            yield rows[first : first + block.shape[0]], partial(_values, block, weight)
+            first += block.shape[0]
+
+
+def _whole(weight: "Weight", site: "Site") -> FloatArray:
+    matrix: npt.NDArray[Any] = load_weight(weight)
+    return np.ascontiguousarray(matrix.T if site.transposed else matrix, np.float32)
+
+
+def _values(block: Rows, weight: "Weight") -> FloatArray:
+    """As the float graph would have them."""
+    values = block.read()
+    if weight.plan.scale != 1 or weight.plan.offset:
+        values = values * np.float32(weight.plan.scale) + np.float32(weight.plan.offset)
+    if weight.dtype.numpy() != np.float32:
+        values = values.astype(weight.dtype.numpy()).astype(np.float32)
+    return values

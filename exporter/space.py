@@ -1,6 +1,5 @@
 """What an export needs, estimated before anything is written."""
 
-import math
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,12 +7,15 @@ from typing import TYPE_CHECKING
 
 from runtime.errors import BundleError
 
+from .loading import working_bytes
+
 if TYPE_CHECKING:
     from .storage import Storage
     from .weights import Weight
 
 _GRAPHS_AND_TOKENIZER = 32 << 20
 _LIBRARIES = 200 << 20
+_PACKING = 160 << 20  # floats of a few blocks, and what is tried on them
 
 
 @dataclass(frozen=True)
@@ -49,9 +51,8 @@ def require_space(output: str | Path, needed: Estimate) -> None:
 
 
 def _working_bytes(weight: "Weight", storage: "Storage") -> int:
-    """A matrix with codes is in memory as one byte a weight, and once more packed; others as they are, and as read."""
+    """A matrix with codes is in memory as one byte a weight, and once more packed; others as far as they must be."""
     if weight.name in storage.sites and storage.nbytes(weight) < weight.nbytes:
         site = storage.sites[weight.name]
-        return site.rows * site.inputs + storage.nbytes(weight) + (96 << 20)
-    read = max((4 * math.prod(source.shape) for source in weight.sources), default=0)
-    return weight.nbytes + read
+        return site.rows * site.inputs + storage.nbytes(weight) + _PACKING
+    return working_bytes(weight)

@@ -8,6 +8,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from .checkpoint.gguf_tensor import GgufTensor
+from .checkpoint.safetensors_file import SafetensorsTensor
+
 if TYPE_CHECKING:
     from .checkpoint import TensorSource
     from .weights import Weight
@@ -19,7 +22,8 @@ def slices(weight: "Weight") -> "Iterator[Weight]":
     1. Each matrix has its own tensors: they are named one matrix behind the other.
     2. One tensor holds all of them: `[E, ...]`, or `[E * rows, in]`, whose rows may have an order.
 
-    A tensor of the second kind is read once, and is in memory as long as this iterator is.
+    A tensor of the second kind whose matrices cannot be read one by one is read once, and is in memory as long as this
+    iterator is.
     """
     count = weight.shape[0]
     one = replace(weight, shape=weight.shape[1:], plan=replace(weight.plan, stacked=False))
@@ -84,8 +88,18 @@ class _Part:
         return self.whole.shape
 
     def read(self) -> npt.NDArray[np.float32]:
+        alone = self._alone()
+        if alone is not None:
+            return alone.read().reshape(self.shape)
         part: npt.NDArray[np.float32] = self.whole.values[self.index]
         return part
 
     def packed(self) -> Any:
         return None
+
+    def _alone(self) -> "TensorSource | None":
+        """The stored rows of this matrix, where they can be read without the others."""
+        source = self.whole.source
+        if not self.whole.is_stack or not isinstance(source, SafetensorsTensor | GgufTensor):
+            return None
+        return source.rows(self.index, self.index + 1)

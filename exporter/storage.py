@@ -1,6 +1,6 @@
 """How each weight is stored: as the checkpoint's own codes, packed while it is read, or in floating point."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from quantizer.packing import packed_bytes
@@ -152,7 +152,7 @@ def plan_storage(
     for graph in graphs:
         _announce(graph, weights)
     sites = {site.weight: site for site in merge_sites(find_sites(graph, vocab_size) for graph in graphs)}
-    storage = Storage(sites, False, _recipe(options.quantize), options.target, {})
+    storage = Storage(sites, False, _recipe(options), options.target, {})
     if options.requantize:
         return storage
     layers = [weight for weight in weights if weight.name in sites and sites[weight.name].role == "linear"]
@@ -179,11 +179,12 @@ def _announce(graph: "ir.Graph", weights: "list[Weight]") -> None:
             )
 
 
-def _recipe(quantize: Literal["int4", "int8"] | None) -> Recipe | None:
-    """What `onnxlm quantize --preset fast`, or `--bits 8`, would do."""
+def _recipe(options: "ExportOptions") -> Recipe | None:
+    """What `onnxlm quantize --preset fast`, or `--bits 8`, would do; by another method where that is wanted."""
     from quantizer.presets import PRESETS, make_recipe
     from quantizer.presets import Storage as Stored
 
-    if quantize is None:
+    if options.quantize is None:
         return None
-    return PRESETS["fast"] if quantize == "int4" else make_recipe(storage=Stored(bits=8))
+    recipe = PRESETS["fast"] if options.quantize == "int4" else make_recipe(storage=Stored(bits=8))
+    return replace(recipe, method=options.method)

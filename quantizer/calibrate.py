@@ -18,6 +18,7 @@ import numpy.typing as npt
 import onnx_ir as ir
 
 from runtime.bundle import Bundle
+from runtime.errors import QuantizationError
 
 from .expert_grams import ExpertGrams, Seen
 from .experts import find_experts
@@ -107,7 +108,17 @@ def _run_layer(bundle: Bundle, graph: ir.Graph, cut: Cut, layer: int, chunks: In
         if layer == len(cut.borders):
             hidden = out[crossing[0]].reshape(-1, out[crossing[0]].shape[-1])
             sums[_HEAD] = sums.get(_HEAD, 0.0) + (hidden.T @ hidden).astype(np.float64)
-    log.finish(layer, readers, {name: (total / chunks.size).astype(np.float32) for name, total in sums.items()})
+    grams = {name: (total / chunks.size).astype(np.float32) for name, total in sums.items()}
+    _require_finite(layer, grams)
+    log.finish(layer, readers, grams)
+
+
+def _require_finite(layer: int, grams: Arrays) -> None:
+    if not all(np.isfinite(gram).all() for gram in grams.values()):
+        raise QuantizationError(
+            f"layer {layer}: what its matrices read is not finite; a weight up to there is NaN, infinite or far too "
+            "large. The source checkpoint is broken: export a sound one."
+        )
 
 
 def _seen(graph: ir.Graph, log: "_Log") -> dict[str, Seen]:
@@ -125,6 +136,15 @@ def _head_weights(cut: Cut) -> list[ir.Value]:
 
 def _fingerprint(bundle: Bundle, chunks: IntArray) -> str:
     return sha256(_FORMAT + bundle.manifest.files[WEIGHTS_NAME].sha256.encode() + chunks.tobytes()).hexdigest()
+
+
+def _write_row(path: Path, array: npt.NDArray[Any], index: int, count: int) -> None:
+    """Write `array` as row `index` of the `count` in an .npy file; not through a map, which dies of a full disk."""
+    if index == 0:
+        np.lib.format.open_memmap(path, "w+", array.dtype, (count, *array.shape))
+    with path.open("r+b") as file:
+        file.seek(index * array.nbytes - count * array.nbytes, 2)
+        file.write(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
 
 
 class _Log:
@@ -162,10 +182,7 @@ class _Log:
     def spill(self, name: str, index: int, count: int, states: Arrays) -> None:
         """Keep some values of chunk `index`, each kind in a file of its own."""
         for number, array in enumerate(states.values()):
-            path = self.folder / f"{name}.{number:02}.npy"
-            if index == 0:
-                np.lib.format.open_memmap(path, "w+", array.dtype, (count, *array.shape))
-            np.load(path, mmap_mode="r+")[index] = array
+            _write_row(self.folder / f"{name}.{number:02}.npy", array, index, count)
         (self.folder / f"{name}.json").write_text(json.dumps(list(states)))
 
     def finish(self, layer: int, readers: dict[str, str], grams: Arrays) -> None:

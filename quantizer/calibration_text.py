@@ -19,6 +19,7 @@ from .scheme import Recipe
 IntArray = npt.NDArray[np.int64]
 CHUNK = 512
 _HELD_OUT = 4  # chunks that the result is measured on
+_LEAST = 64  # tokens that are taken at all
 _FEW = 2048  # tokens below which a Gram matrix says little
 
 
@@ -48,7 +49,9 @@ def find_text(bundle: Bundle, recipe: Recipe, work: Path, progress: Progress) ->
     tokens = recipe.calibration_tokens + _HELD_OUT * CHUNK
     if recipe.calibration != "self":
         source = Path(recipe.calibration)
-        return split(source.name, read_chunks(source, bundle, tokens))
+        chunks = read_chunks(source, bundle, tokens)
+        _require_enough(source, chunks)
+        return split(source.name, chunks)
     kept = work / f"self-{recipe.seed}-{tokens}.npy"
     if not kept.is_file():
         progress("writing calibration text", 0, 1)
@@ -57,6 +60,14 @@ def find_text(bundle: Bundle, recipe: Recipe, work: Path, progress: Progress) ->
         np.save(new, write_own_text(bundle.folder, tokens, recipe.seed))
         new.replace(kept)
     return split("self", np.load(kept))
+
+
+def _require_enough(source: Path, chunks: IntArray) -> None:
+    if chunks.size < _LEAST:
+        raise QuantizationError(
+            f"{source}: {chunks.size} tokens are too few to calibrate on. Give at least {_FEW:,}, better 16,000; or "
+            "leave out --calibration, and the model writes its own text."
+        )
 
 
 def split(name: str, chunks: IntArray) -> Text:

@@ -28,11 +28,12 @@ _PATH = click.Path(path_type=Path)
 @click.option("--outliers", type=click.IntRange(min=0), help="Inputs of each matrix that get a second code.")
 @click.option("--method", type=click.Choice(["rtn", "search", "gptq"]), help="How codes are chosen.")
 @click.option("--budget", type=float, metavar="BITS", help="Bits per weight over all parameters, spent by sensitivity.")
+@click.option("--thorough", is_flag=True, default=None, help="Correct each layer for losses before it: better, slower.")
 @click.option("--calibration", metavar="self|FILE", help="Text: .txt, .jsonl, or .npy of token ids.  [default: self]")
 @click.option("--calibration-tokens", type=click.IntRange(min=1), help="Most tokens to use of it.")
 @click.option("--seed", type=int, help="Of the text that the model writes itself.")
 @click.option("--exclude", multiple=True, metavar="PATTERN", help="Leave matching matrices as they are; repeatable.")
-@click.option("--recipe", "recipe_file", type=_PATH, help="A recipe in TOML, in place of the options above.")
+@click.option("--recipe", "recipe_file", type=_PATH, help="A recipe: TOML, or a bundle quantized by it.")
 @click.option("--fail-if", metavar="CONDITION", help="Write nothing if so: 'kl>0.06', 'top1<0.9'.")
 @click.option("--work", type=_PATH, help="Keep calibration here, and use what is there.")
 @click.option("--overwrite", is_flag=True, help="Replace a bundle at OUTPUT.")
@@ -76,7 +77,9 @@ def quantize(
         with progress_bar("quantizing") as progress:
             result = run(source, output, recipe, gate=gate, work=work, overwrite=overwrite, progress=progress)
     except KeyboardInterrupt:
-        raise _Interrupted(work or work_beside(output)) from None
+        raise _Interrupted(_kept(work or work_beside(output))) from None
+    except QuantizationError as error:
+        raise QuantizationError(f"{error}{_kept(work or work_beside(output))}") from error
     if as_json:
         click.echo(json.dumps(_as_data(result), indent=1))
     else:
@@ -88,9 +91,12 @@ class _Interrupted(click.ClickException):
 
     exit_code = 130
 
-    def __init__(self, work: Path) -> None:
-        kept = f" What was done is in {work}: the same command goes on from there." if work.is_dir() else ""
+    def __init__(self, kept: str) -> None:
         super().__init__(f"interrupted; nothing was written.{kept}")
+
+
+def _kept(work: Path) -> str:
+    return f" What was measured is kept in {work}, for the next attempt." if work.is_dir() else ""
 
 
 def _recipe(recipe_file: Path | None, **choices: Any) -> "Recipe":

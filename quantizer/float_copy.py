@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from runtime.bundle import new_bundle, open_bundle, write_manifest
+from runtime.errors import QuantizationError
 
 from .graphs import WEIGHTS_NAME, load_graphs, save_graph
 from .rearrange import Rearrangements
@@ -42,8 +43,17 @@ def write_float_copy(source: Path, target: Path, plan: Callable[[Structure, Read
         write_manifest(folder, replace(bundle.manifest, quality=None))
 
 
+def not_finite(name: str) -> QuantizationError:
+    """What to raise where the weights of `name` are not all numbers."""
+    return QuantizationError(
+        f"{name}: holds NaN or infinite weights; the source checkpoint is broken. Export a sound one."
+    )
+
+
 def rearranged(name: str, array: npt.NDArray[Any], changes: Rearrangements, *, transposed: bool) -> npt.NDArray[Any]:
     """A float tensor as `changes` make it; `transposed` says that a matrix lies in the file as `[K, N]`."""
+    if array.dtype.kind == "f" and np.isnan(array).any():
+        raise not_finite(name)
     if name not in changes:
         return array
     if array.ndim == 1:

@@ -6,6 +6,8 @@ of a text above all, decide everything and are hurt least by it. Behind a norm a
 there too made the KL divergence worse.
 """
 
+from collections.abc import Iterator
+
 import numpy as np
 import onnx_ir as ir
 
@@ -18,19 +20,40 @@ _PROJECTED = ("MatMul", "Split", "Reshape", "RotaryEmbedding")
 
 def add_grams(graph: ir.Graph) -> dict[str, str]:
     """Add an output `[K, K]` for each distinct value that matrices read; return weight name → output name."""
-    readers: dict[str, str] = {}
     added: dict[ir.Value, str] = {}
+    readers: dict[str, str] = {}
+    for weight, x, inputs, stream in list(_reads(graph)):
+        if x not in added:
+            added[x] = _GramOf(graph, x, inputs).add(stream)
+        readers[weight] = added[x]
+    return readers
+
+
+def add_pair_grams(graph: ir.Graph) -> dict[str, tuple[str, str]]:
+    """The same for a batch of two streams, f and q: XqᵀXq, and how far XfᵀXq is from it.
+
+    Returns:
+        weight name → names of the outputs (XfᵀXq − XqᵀXq, XqᵀXq), each `[K, K]`.
+    """
+    added: dict[ir.Value, tuple[str, str]] = {}
+    readers: dict[str, tuple[str, str]] = {}
+    for weight, x, inputs, stream in list(_reads(graph)):
+        if x not in added:
+            added[x] = _GramOf(graph, x, inputs).add_pair(stream)
+        readers[weight] = added[x]
+    return readers
+
+
+def _reads(graph: ir.Graph) -> Iterator[tuple[str, ir.Value, int, ir.Value | None]]:
+    """Each matrix, what it reads, the size of that, and the stream by which tokens are weighted, if they are."""
     stream: ir.Value | None = None
-    for node in list(graph):
+    for node in graph:
         stream = _stream_at(node) or stream
         weight = node.inputs[1] if node.op_type in ("MatMul", "Gemm") else None
         x = node.inputs[0] if node.inputs else None
         if x is None or weight is None or not is_matrix(weight) or use_of(node, weight) is None:
             continue
-        if x not in added:
-            added[x] = _GramOf(graph, x, _inputs_of(node, weight)).add(None if _is_normed(x) else stream)
-        readers[str(weight.name)] = added[x]
-    return readers
+        yield str(weight.name), x, _inputs_of(node, weight), None if _is_normed(x) else stream
 
 
 def _stream_at(node: ir.Node) -> ir.Value | None:
@@ -91,11 +114,24 @@ class _GramOf:
     def add(self, stream: ir.Value | None) -> str:
         flat = self._node("Reshape", self._x, self._constant("shape", [-1, self._inputs]))
         share = flat if stream is None else self._node("Div", flat, self.mean_squares(stream))
-        turned = self._node("Transpose", share, perm=[1, 0])
-        gram = self._node("MatMul", turned, flat)
-        gram.name, gram.type = self._name, ir.TensorType(ir.DataType.FLOAT)
+        return self._output(share, flat, "")
+
+    def add_pair(self, stream: ir.Value | None) -> tuple[str, str]:
+        shape = self._constant("shape", [-1, self._inputs])
+        first, second = (self._node("Reshape", self._one(self._x, i), shape) for i in (0, 1))
+        gap = self._node("Sub", first, second)
+        share = second if stream is None else self._node("Div", second, self.mean_squares(self._one(stream, 1)))
+        return self._output(gap, share, ".gap"), self._output(second, share, "")
+
+    def _one(self, value: ir.Value, index: int) -> ir.Value:
+        return self._node("Gather", value, self._constant(f"stream{index}.of.{value.name}", [index]), axis=0)
+
+    def _output(self, left: ir.Value, right: ir.Value, part: str) -> str:
+        """leftᵀ right."""
+        gram = self._node("MatMul", self._node("Transpose", left, perm=[1, 0]), right)
+        gram.name, gram.type = self._name + part, ir.TensorType(ir.DataType.FLOAT)
         self._graph.outputs.append(gram)
-        return self._name
+        return str(gram.name)
 
     def mean_squares(self, stream: ir.Value) -> ir.Value:
         """Of each token's stream, `[tokens, 1]`."""

@@ -12,13 +12,18 @@ from pathlib import Path
 from typing import Any
 
 from runtime import strict_json
+from runtime.bundle import Bundle, open_bundle
 from runtime.errors import QuantizationError
 
 from .scheme import Choice, Recipe, Scheme
 
 _TABLE = Choice(Scheme(8, 32, symmetric=True))
 _FAST = Recipe(Choice(Scheme(4, 32)), _TABLE, method="search")
-_CAREFUL = replace(_FAST, method="gptq", permute=True, fold=True, polish=2)
+_CAREFUL = Recipe(
+    Choice(Scheme(4, 32, scale_bits=8)),
+    Choice(Scheme(8, 32, symmetric=True, scale_bits=8)),
+    method="gptq", permute=True, fold=True, polish=2,
+)  # fmt: skip
 _METHODS = {"rtn": replace(_FAST, method="rtn"), "search": _FAST, "gptq": _CAREFUL}
 PRESETS = {
     "fast": _FAST,
@@ -78,24 +83,38 @@ def make_recipe(
 
 
 def read_recipe(path: Path) -> Recipe:
-    """A recipe from a TOML file, in the words of the manifest's `quantization.recipe`.
+    """A recipe from a TOML file, in the words of the manifest's `quantization.recipe`, or that of a quantized bundle.
 
     Raises:
-        QuantizationError: the file cannot be read, or is not a recipe.
+        QuantizationError: the file or bundle cannot be read, or holds no recipe.
     """
+    if path.is_dir():
+        return _recipe_of(open_bundle(path))
     try:
         return strict_json.decode(Recipe, tomllib.loads(path.read_text(encoding="utf-8")))
-    except (OSError, tomllib.TOMLDecodeError, strict_json.StrictJsonError) as error:
+    except (OSError, ValueError, strict_json.StrictJsonError) as error:  # not UTF-8, not TOML, not a recipe
         raise QuantizationError(f"{path}: not a recipe ({error}).") from error
 
 
+def _recipe_of(bundle: Bundle) -> Recipe:
+    quantization = bundle.manifest.quantization
+    if quantization is None:
+        raise QuantizationError(f"{bundle.folder} is not quantized: it holds no recipe.")
+    try:
+        return strict_json.decode(Recipe, quantization.recipe)
+    except (ValueError, strict_json.StrictJsonError) as error:
+        raise QuantizationError(f"{bundle.folder}: its weights were not chosen by a recipe ({error}).") from error
+
+
 def _stored(base: Recipe, storage: Storage) -> Recipe:
-    old = base.linear.scheme
+    old, careful = base.linear.scheme, base.method == "gptq"
+    bits = old.bits if storage.bits is None else storage.bits
     linear = Scheme(
-        old.bits if storage.bits is None else storage.bits,
+        bits,
         old.group_size if storage.group_size is None else storage.group_size,
-        old.symmetric if storage.symmetric is None else storage.symmetric,
+        (careful and bits == 8) if storage.symmetric is None else storage.symmetric,  # zero points buy 8 bits nothing
+        old.scale_bits,
     )
-    table = Scheme(storage.table_bits or base.table.scheme.bits, 32, symmetric=True)
+    table = replace(base.table.scheme, bits=storage.table_bits or base.table.scheme.bits)
     outliers = base.linear.outliers if storage.outliers is None else storage.outliers
     return replace(base, linear=Choice(linear, outliers), table=Choice(table, base.table.outliers))

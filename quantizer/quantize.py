@@ -20,6 +20,7 @@ from .finished import FinishedMatrices
 from .gate import Gate
 from .graphs import WEIGHTS_NAME, Graphs, load_graphs
 from .plan import Plan
+from .preconditions import require_affordable, require_usable
 from .preparation import prepare
 from .progress import Progress, silent
 from .quality import measure_quality
@@ -99,11 +100,12 @@ def work_beside(target: Path) -> Path:
 def _open(source: Path, recipe: Recipe, gate: Gate | None) -> tuple[Bundle, Graphs, list[Site]]:
     """The float bundle, and which of its matrices are to be quantized."""
     bundle = open_bundle(source)
-    _require_unquantized(bundle)
-    if recipe.needs_text or gate:
-        _require_cpu(bundle)
+    require_usable(bundle, recipe, gate)
     graphs = load_graphs(bundle)
-    return bundle, graphs, select_sites(_sites(bundle, graphs), recipe.exclude)
+    sites = select_sites(_sites(bundle, graphs), recipe.exclude)
+    if recipe.budget is not None:
+        require_affordable(bundle, graphs, sites, recipe.budget)
+    return bundle, graphs, sites
 
 
 def _sites(bundle: Bundle, graphs: Graphs) -> list[Site]:
@@ -140,22 +142,9 @@ def _translated() -> Iterator[None]:
         yield
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""
-        raise QuantizationError(f"{where}cannot be written ({error.strerror}); nothing was written.") from error
-
-
-def _require_cpu(bundle: Bundle) -> None:
-    if bundle.manifest.target.provider != "cpu":
         raise QuantizationError(
-            f"{bundle.folder} was built for {bundle.manifest.target.provider}; calibration and evaluation run on the "
-            "CPU. Quantize a bundle exported for cpu, or choose a method that needs no text: --preset fast."
-        )
-
-
-def _require_unquantized(bundle: Bundle) -> None:
-    if bundle.manifest.quantization is not None:
-        raise QuantizationError(
-            f"{bundle.folder} is quantized already; quantizing twice loses twice. Start from the float bundle."
-        )
+            f"{where}cannot be written ({error.strerror or error}); nothing was written."
+        ) from error
 
 
 def copy_other_files(bundle: Bundle, folder: Path) -> None:

@@ -53,17 +53,23 @@ def rewrite_graph(graph: ir.Graph, stored: Mapping[str, StoredMatrix], accuracy_
     for name, matrix in stored.items():
         weight = graph.initializers.get(name)
         if weight is not None:
-            _Edit(graph, name, matrix, accuracy_level).replace_uses(weight)
+            _Edit(graph, name, matrix, weight.dtype or ir.DataType.FLOAT, accuracy_level).replace_uses(weight)
             del graph.initializers[name]
 
 
 class _Edit:
-    """The edit of one matrix in one graph; its initializers are added on first use."""
+    """The edit of one matrix in one graph; its initializers are added on first use.
 
-    def __init__(self, graph: ir.Graph, name: str, matrix: StoredMatrix, accuracy_level: int) -> None:
+    `dtype` is the matrix's before, and the activations': nothing else says what these are behind contrib operators.
+    """
+
+    def __init__(
+        self, graph: ir.Graph, name: str, matrix: StoredMatrix, dtype: ir.DataType, accuracy_level: int
+    ) -> None:
         self._graph = graph
         self._name = name.removesuffix(".weight")
         self._matrix = matrix
+        self._dtype = dtype
         self._accuracy_level = accuracy_level
         self._values: dict[str, ir.Value] = {}
 
@@ -80,7 +86,7 @@ class _Edit:
         scheme = self._matrix.scheme
         attributes = {"K": self._matrix.width, "N": self._matrix.rows, "bits": scheme.bits}
         attributes |= {"block_size": scheme.group_size, "accuracy_level": self._accuracy_level}
-        scales = self._scales(node, last.outputs[0].dtype)
+        scales = self._scales()
         repeat = self._repeat_outliers(node)
         x = repeat[-1].outputs[0] if repeat else node.inputs[0]
         inputs = [x, self._codes(), scales, self._zero_points(), None, bias]
@@ -103,7 +109,7 @@ class _Edit:
         scheme = self._matrix.scheme
         assert scheme.symmetric
         groups = scheme.groups(self._matrix.width)
-        scales = self._scales(node, node.outputs[0].dtype)
+        scales = self._scales()
         shape = self._constant("scales_shape", [self._matrix.rows, groups, 1])
         scales_3d = ir.node("Reshape", [scales, shape], name=f"{self._name}.scales_3d")
         attributes = {"bits": scheme.bits, "block_size": scheme.group_size, "gather_axis": 0, "quantize_axis": 2}
@@ -147,9 +153,9 @@ class _Edit:
         stored = self._matrix.zero_points
         return None if stored is None else self._initializer("zero_points", stored)
 
-    def _scales(self, before: ir.Node, dtype: ir.DataType | None) -> ir.Value:
+    def _scales(self) -> ir.Value:
         """The scales in the activations' type; what makes them is folded away when ONNX Runtime loads the graph."""
-        wanted = dtype or ir.DataType.FLOAT
+        wanted = self._dtype
         scales = self._cast("scales", self._matrix.scales, wanted)
         if self._matrix.steps is None:
             return scales

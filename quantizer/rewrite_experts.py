@@ -93,13 +93,13 @@ class _Edit:
         return ir.node("MatMulNBits", inputs, attributes, domain=MICROSOFT, name=name)
 
     def _packed(self, matrix: StoredMatrix) -> tuple[ir.Value, ir.Value, ir.Value | None]:
-        """Codes, scales in float32, zero points."""
-        scales = self._initializer(matrix.scales)
-        if matrix.scales.dtype != ir.DataType.FLOAT:
+        """Codes, scales in the activations' type, zero points."""
+        scales, wanted = self._initializer(matrix.scales), self._experts.down.dtype or ir.DataType.FLOAT
+        if matrix.scales.dtype != wanted:
             name = f"{matrix.scales.name}_cast"
-            cast = ir.node("Cast", [scales], {"to": ir.DataType.FLOAT}, name=name)
+            cast = ir.node("Cast", [scales], {"to": wanted}, name=name)
             scales = cast.outputs[0]
-            scales.name, scales.type, scales.shape = name, ir.TensorType(ir.DataType.FLOAT), matrix.scales.shape
+            scales.name, scales.type, scales.shape = name, ir.TensorType(wanted), matrix.scales.shape
             self._graph.insert_before(self._graph[0], cast)
         zeros = None if matrix.zero_points is None else self._initializer(matrix.zero_points)
         return self._initializer(matrix.codes), scales, zeros

@@ -1,6 +1,6 @@
 """The new weights.bin, one matrix at a time, and the graphs over it."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -74,13 +74,14 @@ class _Writing:
             self._writer.add(name, array, tensor.dtype)
 
     def _matrix(self, site: Site, tensor: ir.TensorProtocol) -> Outcome:
-        choice = self._plan.choices[site.unit]
+        choice = _for_activations(self._plan.choices[site.unit], tensor.dtype)
         weight = self._plan.read(site, tensor)
         kind = np.dtype(scale_type(weight, choice.scheme, tensor.dtype))
         needed = packed_bytes(site.rows, site.inputs, choice, kind.itemsize)
         if needed >= tensor.nbytes:
             return Outcome(site, tensor.nbytes, None, f"would grow to {needed:,} bytes")
-        matrix, index = self._quantized(site, weight, choice, kind)
+        matrix, index = self._quantized(site, self._plan.target(site, weight), choice, kind)
+        self._plan.keep(site, matrix, index)
         self.stored[site.weight], entry = store_matrix(self._writer, site.weight, weight, matrix, index, kind)
         return Outcome(site, tensor.nbytes, entry)
 
@@ -100,3 +101,8 @@ class _Writing:
             return quantize_matrix(weight, self._plan.gram(site, i), choice, recipe.method, kind, recipe.polish)
 
         return self._finished.get_or_make(f"{site.weight}.{i}", choice, kind, make)
+
+
+def _for_activations(choice: Choice, dtype: ir.DataType) -> Choice:
+    """Steps times codes are exact in float32 only."""
+    return choice if dtype == ir.DataType.FLOAT else replace(choice, scheme=replace(choice.scheme, scale_bits=16))

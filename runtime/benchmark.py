@@ -12,7 +12,8 @@ from typing import Literal
 import numpy as np
 
 from .binding import IntArray
-from .step_executor import StepExecutor
+from .kv_cache import Array
+from .step_executor import StepExecutor, states_of
 
 Timer = Callable[[], float]  # does the work of one case once; returns the seconds it took
 
@@ -56,6 +57,7 @@ class Bench:
         self._executor = executor
         self._tokens = tokens
         rng = np.random.default_rng(seed)
+        self._states: dict[int, list[Array]] = {}
         self._ids: IntArray = rng.integers(0, executor.vocab_size, executor.capacity, dtype=np.int64)
 
     def speeds(
@@ -64,7 +66,7 @@ class Bench:
         """Prefill of each prompt length, then decode of each batch size behind each prompt length."""
         cases: list[tuple[Literal["prefill", "decode"], int, int]] = [("prefill", 1, prompt) for prompt in prompts]
         cases += [("decode", batch, prompt) for batch in batches for prompt in prompts]
-        self._fill(max(batches, default=1), max(prompts))
+        self._fill(max(batches, default=1), prompts)
         timers = [
             self._prefill(prompt) if phase == "prefill" else self._decode(batch, prompt)
             for phase, batch, prompt in cases
@@ -79,7 +81,7 @@ class Bench:
         self, contexts: Sequence[int], repeat: int, progress: Callable[[], None] | None = None
     ) -> list[CacheSaving]:
         """The next token of a text of each length, from the cache and by computing the whole text again."""
-        self._fill(1, max(contexts))
+        self._fill(1, [*contexts, *(context - 1 for context in contexts)])
         timers = [timer for n in contexts for timer in (self._decode(1, n - 1), self._prefill(n))]
         seconds = [median(times) for times in interleave(timers, repeat, progress)]
         return [
@@ -87,10 +89,23 @@ class Bench:
             for n, cached, uncached in zip(contexts, seconds[::2], seconds[1::2], strict=True)
         ]
 
-    def _fill(self, rows: int, length: int) -> None:
-        self._executor.prefill(0, 0, self._ids[:length])
+    def _fill(self, rows: int, lengths: Sequence[int]) -> None:
+        """Put the longest text into all rows; of layers' states, those behind each length are kept on the host."""
+        states, done = states_of(self._executor), 0
+        for length in sorted(set(lengths) - {0}) if states else [max(lengths)]:
+            self._executor.prefill(0, done, self._ids[done:length])
+            done = length
+            if states:
+                self._states[length] = states.read_state(0, length)
         for row in range(1, rows):
-            self._executor.move(0, row, length)
+            self._executor.move(0, row, done)
+
+    def _rewind(self, rows: int, length: int) -> None:
+        """Let the rows go on behind `length` tokens; keys and values need nothing for that."""
+        states = states_of(self._executor)
+        for row in range(rows if states and length else 0):
+            assert states is not None
+            states.write_state(row, length, self._states[length])
 
     def _prefill(self, prompt: int) -> Timer:
         def run() -> float:
@@ -106,6 +121,7 @@ class Bench:
         def run() -> float:
             ids = self._ids[:batch]
             lengths = np.full(batch, context, np.int64)
+            self._rewind(batch, context)
             started = time.perf_counter()
             for step in range(self._tokens):
                 self._executor.decode(ids, lengths + step)

@@ -1,16 +1,39 @@
 """Inputs and outputs of a run, bound once and used for many runs: only what changes is written between two runs."""
 
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from .manifest import Graph
-from .ports import cache_pairs
+from .ports import cache_pairs, state_pairs
 from .session import onnxruntime, translated
 
 IntArray = npt.NDArray[np.integer[Any]]
 FloatArray = npt.NDArray[np.floating[Any]]
+
+
+@dataclass(frozen=True)
+class Span:
+    """The part of the memory that a step is bound to.
+
+    Args:
+        first, rows: a run of rows of the cache, updated in place.
+        reads, writes: the first of as many places of states; what is read stays as it is.
+    """
+
+    first: int
+    rows: int
+    reads: int = 0
+    writes: int = 0
+
+
+class PlaceMemory(Protocol):
+    """Where the states lie, as far as a binding needs to know."""
+
+    def pointer(self, tensor: int, place: int) -> int:
+        """Address of a place of a state tensor."""
 
 
 class CacheMemory(Protocol):
@@ -26,18 +49,25 @@ class CacheMemory(Protocol):
 
 
 class Binding:
-    """One session with rows `first … first + count - 1` of the cache bound to it, past and present alike.
+    """One session with a span of rows bound to it.
 
     Args:
         session: the ONNX Runtime session.
         graph: its ports, from the manifest.
         memory: the cache tensors, in the order of `cache_pairs`.
-        first, count: the rows.
+        states: the state tensors, in the order of `state_pairs`.
+        span: the rows, and the places of their states.
         logits: [outputs, vocab], contiguous; every run overwrites it.
     """
 
     def __init__(
-        self, session: Any, graph: Graph, memory: CacheMemory, first: int, count: int, logits: FloatArray
+        self,
+        session: Any,
+        graph: Graph,
+        memory: CacheMemory,
+        states: PlaceMemory,
+        span: Span,
+        logits: FloatArray,
     ) -> None:
         self._session = session
         self._names: dict[str, str] = {port.role: port.name for port in graph.inputs}
@@ -45,7 +75,8 @@ class Binding:
         self._held: dict[str, Any] = {}  # what the binding points into must outlive it
         with translated("binding the cache"):
             self._binding = session.io_binding()
-            self._bind_cache(graph, memory, first, count)
+            self._bind_cache(graph, memory, span)
+            self._bind_states(graph, memory.device, states, span)
         self._logits = next(port.name for port in graph.outputs if port.role == "logits")
         self.set_logits(logits)
 
@@ -71,8 +102,15 @@ class Binding:
         with translated("running a step"):
             self._session.run_with_iobinding(self._binding, options)
 
-    def _bind_cache(self, graph: Graph, memory: CacheMemory, first: int, count: int) -> None:
+    def _bind_cache(self, graph: Graph, memory: CacheMemory, span: Span) -> None:
         for index, (past, present) in enumerate(cache_pairs(graph.inputs, graph.outputs)):
-            place = (memory.device, 0, np.dtype(past.dtype), memory.shape(index, count), memory.pointer(index, first))
+            shape, pointer = memory.shape(index, span.rows), memory.pointer(index, span.first)
+            place = (memory.device, 0, np.dtype(past.dtype), shape, pointer)
             self._binding.bind_input(past.name, *place)
             self._binding.bind_output(present.name, *place)
+
+    def _bind_states(self, graph: Graph, device: str, states: PlaceMemory, span: Span) -> None:
+        for index, (past, present) in enumerate(state_pairs(graph.inputs, graph.outputs)):
+            about = (device, 0, np.dtype(past.dtype), (span.rows, *past.shape[1:]))
+            self._binding.bind_input(past.name, *about, states.pointer(index, span.reads))
+            self._binding.bind_output(present.name, *about, states.pointer(index, span.writes))

@@ -1,17 +1,14 @@
 """Rows of the cache in GPU memory: one capacity for all rows, grown by buckets, copied by the CUDA runtime."""
 
-import ctypes
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from .errors import ExecutionError
+from .cuda_copies import ON_DEVICE, TO_DEVICE, TO_HOST, CudaCopies
 from .kv_cache import Array, CacheTensor, next_bucket
 from .session import onnxruntime, translated
 
-_RUNTIMES = ("libcudart.so.13", "libcudart.so.12", "libcudart.so")
-_TO_DEVICE, _TO_HOST, _ON_DEVICE = 1, 2, 3  # cudaMemcpyKind
 _FIRST_CAPACITY = 256
 
 
@@ -29,7 +26,7 @@ class CudaRows:
         self._limit = limit
         self._capacity = 0
         self._values: list[Any] = []
-        self._runtime = _cuda_runtime()
+        self._copies = CudaCopies()
         self.reserve(min(_FIRST_CAPACITY, limit))
 
     @property
@@ -56,8 +53,8 @@ class CudaRows:
                 width = tensor.head_width * tensor.dtype.itemsize
                 heads = self.rows * tensor.kv_heads
                 source, target = int(self._values[index].data_ptr()), int(grown.data_ptr())
-                self._copy(target, new * width, source, old * width, old * width, heads, _ON_DEVICE)
-                self._finish_copies()  # before the old tensor is freed
+                self._copies.copy(target, new * width, source, old * width, old * width, heads, ON_DEVICE)
+                self._copies.finish()  # before the old tensor is freed
                 self._values[index] = grown
             else:
                 self._values.append(grown)
@@ -70,8 +67,8 @@ class CudaRows:
             width = tensor.head_width * tensor.dtype.itemsize
             pitch = self._capacity * width
             places = self.pointer(index, target), pitch, self.pointer(index, source), pitch
-            self._copy(*places, length * width, tensor.kv_heads, _ON_DEVICE)
-        self._finish_copies()
+            self._copies.copy(*places, length * width, tensor.kv_heads, ON_DEVICE)
+        self._copies.finish()
 
     def release(self, row: int, keep: int) -> None:
         """Rows share one capacity, so a single row has nothing to give back."""
@@ -85,7 +82,7 @@ class CudaRows:
         for index, (tensor, part) in enumerate(zip(self._tensors, block, strict=True)):
             width = tensor.head_width * tensor.dtype.itemsize
             size, source = (stop - start) * width, self.pointer(index, row) + start * width
-            self._copy(part.ctypes.data, size, source, self._capacity * width, size, tensor.kv_heads, _TO_HOST)
+            self._copies.copy(part.ctypes.data, size, source, self._capacity * width, size, tensor.kv_heads, TO_HOST)
         return block
 
     def write(self, row: int, start: int, block: Sequence[Array]) -> None:
@@ -95,8 +92,10 @@ class CudaRows:
             width = tensor.head_width * tensor.dtype.itemsize
             size, target = part.shape[1] * width, self.pointer(index, row) + start * width
             source = np.ascontiguousarray(part)
-            self._copy(target, self._capacity * width, source.ctypes.data, size, size, tensor.kv_heads, _TO_DEVICE)
-        self._finish_copies()
+            self._copies.copy(
+                target, self._capacity * width, source.ctypes.data, size, size, tensor.kv_heads, TO_DEVICE
+            )
+        self._copies.finish()
 
     def close(self) -> None:
         """Free the device memory."""
@@ -106,27 +105,3 @@ class CudaRows:
         shape = list(tensor.shape(self.rows, capacity))
         with translated(f"allocating {tensor.name} {shape} on the GPU (lower --kv-memory or max_concurrency)"):
             return onnxruntime().OrtValue.ortvalue_from_shape_and_type(shape, tensor.dtype.type, self.device, 0)
-
-    def _copy(
-        self, target: int, target_pitch: int, source: int, source_pitch: int, width: int, height: int, kind: int
-    ) -> None:
-        status = self._runtime.cudaMemcpy2D(target, target_pitch, source, source_pitch, width, height, kind)
-        if status:
-            raise ExecutionError(f"cudaMemcpy2D failed with CUDA error {status} while copying keys and values.")
-
-    def _finish_copies(self) -> None:
-        """ONNX Runtime computes on a stream of its own, which does not wait for these copies."""
-        if status := self._runtime.cudaDeviceSynchronize():
-            raise ExecutionError(f"CUDA error {status} after copying keys and values.")
-
-
-def _cuda_runtime() -> Any:
-    for name in _RUNTIMES:
-        try:
-            library = ctypes.CDLL(name)
-        except OSError:
-            continue
-        pointer, size = ctypes.c_void_p, ctypes.c_size_t
-        library.cudaMemcpy2D.argtypes = [pointer, size, pointer, size, size, size, ctypes.c_int]
-        return library
-    raise ExecutionError(f"None of {', '.join(_RUNTIMES)} can be loaded: pip install 'onnxlm[gpu]' brings it.")

@@ -11,7 +11,6 @@ Two kinds of memory hold the tensors:
 """
 
 import mmap
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import lcm
@@ -20,8 +19,9 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from .pages import PAGE, reserve_pages
+
 Array = npt.NDArray[Any]
-_MAP_NORESERVE = 0x4000  # Linux; the mmap module names it only from Python 3.13 on
 _GROWTH_BUCKET = 256  # tokens
 
 
@@ -128,7 +128,7 @@ class PagedRows(HostRows):
         self._tensors = tuple(tensors)
         self._capacity = paged_capacity(self._tensors, capacity)
         sizes = [t.token_bytes * rows * self._capacity for t in self._tensors]
-        self._memory = _reserve(sum(sizes))
+        self._memory = reserve_pages(sum(sizes))
         self._starts = np.cumsum([0, *sizes[:-1]]).tolist()
         self.arrays = [
             np.frombuffer(self._memory, t.dtype, size // t.dtype.itemsize, start).reshape(t.shape(rows, self._capacity))
@@ -164,13 +164,13 @@ class PagedRows(HostRows):
     ) -> None:
         """Discard the pages that lie within positions `[first, stop)`; if `grown`, also the one `first` lies in."""
         width = tensor.head_width * tensor.dtype.itemsize
-        low, high = (first * width if grown else first * width + mmap.PAGESIZE - 1) // mmap.PAGESIZE, stop * width
-        size = (high // mmap.PAGESIZE - low) * mmap.PAGESIZE
+        low, high = (first * width if grown else first * width + PAGE - 1) // PAGE, stop * width
+        size = (high // PAGE - low) * PAGE
         if size <= 0:
             return
         for head in range(tensor.kv_heads):
             base = start + (row * tensor.kv_heads + head) * width * self._capacity
-            self._memory.madvise(mmap.MADV_DONTNEED, base + low * mmap.PAGESIZE, size)
+            self._memory.madvise(mmap.MADV_DONTNEED, base + low * PAGE, size)
 
     def close(self) -> None:
         """Give every page back now; the reservation itself goes when the last binding to it does."""
@@ -217,17 +217,12 @@ class GrowingRows(HostRows):
         self.arrays = []
 
 
-def pages_supported() -> bool:
-    """Whether this system commits anonymous memory page by page and takes pages back on request."""
-    return hasattr(mmap, "MADV_DONTNEED") and sys.platform != "win32"
-
-
 def paged_capacity(tensors: Sequence[CacheTensor], capacity: int) -> int:
     """The smallest capacity of at least `capacity` tokens that is an odd number of pages for every head."""
     page = 1
     for tensor in tensors:
         width = tensor.head_width * tensor.dtype.itemsize
-        page = lcm(page, lcm(width, mmap.PAGESIZE) // width)
+        page = lcm(page, lcm(width, PAGE) // width)
     pages = -(-capacity // page)
     return page * (pages + 1 - pages % 2)
 
@@ -236,11 +231,3 @@ def next_bucket(length: int, limit: int) -> int:
     """The capacity to grow to for `length` tokens: half as much again and whole buckets, never beyond `limit`."""
     wanted = length + length // 2
     return max(length, min(limit, -(-wanted // _GROWTH_BUCKET) * _GROWTH_BUCKET))
-
-
-def _reserve(size: int) -> mmap.mmap:
-    flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | (_MAP_NORESERVE if sys.platform == "linux" else 0)
-    memory = mmap.mmap(-1, size, flags=flags)
-    if hasattr(mmap, "MADV_NOHUGEPAGE"):
-        memory.madvise(mmap.MADV_NOHUGEPAGE)  # a huge page would commit 2 MiB for a ten-token prompt
-    return memory

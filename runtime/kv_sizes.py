@@ -1,6 +1,10 @@
 """What the KV cache costs in bytes, and what it saves in work: the formulas, with no memory behind them."""
 
 from collections.abc import Iterable
+from math import prod
+
+# Of the states of a row: before the last step (to undo it), after it, and one kept for other sequences to continue.
+STATE_COPIES = 3
 
 
 def kv_bytes_per_token(layers: Iterable[tuple[int, int]], bits: int) -> int:
@@ -15,6 +19,19 @@ def kv_bytes_per_token(layers: Iterable[tuple[int, int]], bits: int) -> int:
         524288
     """
     return sum(2 * kv_heads * head_dim * bits // 8 for kv_heads, head_dim in layers)
+
+
+def state_bytes(shapes: Iterable[Iterable[int]]) -> int:
+    """Bytes of the float32 states of one sequence, once.
+
+    Args:
+        shapes: sizes of each state, without the batch.
+
+    Example:
+        >>> state_bytes([(64, 3), (8, 16, 16)])
+        8960
+    """
+    return sum(4 * prod(shape) for shape in shapes)
 
 
 def tokens_that_fit(budget: int, bytes_per_token: int) -> int:

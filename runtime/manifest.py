@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from . import strict_json
 from .errors import FormatVersionError, ManifestError
-from .kv_sizes import kv_bytes_per_token
+from .kv_sizes import kv_bytes_per_token, state_bytes
 from .ports import DTYPE_BITS, DType, Phase, Port, check_ports
 
 __all__ = [
@@ -259,6 +259,12 @@ class Manifest:
         self._check_files()
         self._check_graphs()
         self._check_tokens()
+
+    @property
+    def state_bytes(self) -> int:
+        """Bytes of the states that layers without attention keep of one sequence, once; 0 where there are none."""
+        states = (port.shape[1:] for port in self.graphs.prefill.inputs if port.role == "past_state")
+        return state_bytes([[int(size) for size in shape] for shape in states])
 
     def _check_files(self) -> None:
         for name in [*self.files, self.graphs.prefill.file, self.graphs.decode.file]:

@@ -19,14 +19,14 @@ from .executor import OnnxExecutor
 from .memory import available_memory
 from .options import EngineOptions, SamplingParams
 from .prefill_pace import PrefillPace
-from .prefix_cache import PrefixCache
+from .prefix_cache import BLOCK_TOKENS, PrefixCache
 from .queue_limit import QueueLimit
 from .sampling import Sampler
 from .scheduler import Limits, Scheduler
 from .sequence import Sequence as TokenSequence
 from .session import choose_provider
 from .speculation import PromptLookup
-from .step_executor import StepExecutor
+from .step_executor import StepExecutor, states_of
 from .structured import Grammars
 from .text import Detokenizer, Tokenizer
 
@@ -203,14 +203,15 @@ def _check_kv_dtype(bundle: Bundle, wanted: str) -> None:
 
 
 def _build_engine(executor: StepExecutor, bundle: Bundle, options: EngineOptions) -> Engine:
-    pool = _pool(executor, options)
+    pool, states = _pool(executor, options), states_of(executor)
     windows = [layer.window for layer in bundle.manifest.architecture.layers if layer.window is not None]
     limits = Limits(
         rows=executor.rows,
         context=executor.capacity,
         window=min(windows, default=None),
         optimistic=options.admission == "optimistic",
-        reuse_generated=options.reuse_generated or _decode_is_exact(bundle),
+        reuse_generated=options.reuse_generated or (states is None and _decode_is_exact(bundle)),
+        states_every=BLOCK_TOKENS if states else 0,
     )
     queue = QueueLimit(options.max_queue, options.max_queue_tokens)
     prefixes = PrefixCache(options.prefix_cache) if options.prefix_cache else None
@@ -225,13 +226,16 @@ def _decode_is_exact(bundle: Bundle) -> bool:
 
 
 def _pool(executor: StepExecutor, options: EngineOptions) -> BlockPool:
-    everything = executor.rows * executor.capacity * executor.bytes_per_token
+    states, per_token = states_of(executor), executor.bytes_per_token
+    row_bytes = states.state_bytes if states else 0
+    everything = executor.rows * (executor.capacity * per_token + row_bytes)
     budget = options.kv_memory or min(everything, int(available_memory() * _KV_SHARE))
-    pool = BlockPool.of_bytes(budget, executor.bytes_per_token)
-    if not pool.total:
+    pool = BlockPool.of_bytes(budget, per_token, row_bytes=row_bytes)
+    if not pool.tokens:
+        beside = f" and {row_bytes} bytes per sequence for the states of its layers" if row_bytes else ""
         raise OptionError(
             f"kv_memory of {budget} bytes holds not even {pool.block_tokens} tokens of this model, which needs "
-            f"{executor.bytes_per_token} bytes per token. Raise --kv-memory."
+            f"{per_token} bytes per token{beside}. Raise --kv-memory."
         )
     return pool
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from .block_pool import BlockPool
 from .errors import OptionError
-from .kv_sizes import kv_bytes_per_token
+from .kv_sizes import STATE_COPIES, kv_bytes_per_token
 from .manifest import Manifest
 
 LONG_CONTEXT = 32_000
@@ -24,16 +24,19 @@ class Cost:
         weight_bytes: all weights.
         read_bytes: the weights that decoding one token reads; an untied embedding table is not among them.
         kv_bytes_per_token: keys and values of one token, all layers.
+        state_bytes: states of one sequence, of layers that keep one instead.
     """
 
     name: str
     weight_bytes: int
     read_bytes: int
     kv_bytes_per_token: int
+    state_bytes: int = 0
 
     def pool(self, memory: int) -> BlockPool:
-        """The blocks that are left for keys and values beside the weights."""
-        return BlockPool.of_bytes(max(0, memory - self.weight_bytes), self.kv_bytes_per_token)
+        """The blocks that are left for keys, values and states beside the weights."""
+        row_bytes = STATE_COPIES * self.state_bytes
+        return BlockPool.of_bytes(max(0, memory - self.weight_bytes), self.kv_bytes_per_token, row_bytes=row_bytes)
 
     def users(self, memory: int, context: int) -> int:
         """Sequences of `context` tokens that fit in `memory` beside the weights."""
@@ -46,8 +49,8 @@ class Cost:
         return max(0, pool.total - pool.blocks(long_context)) // pool.blocks(context)
 
     def tokens_per_second(self, bandwidth: float, context: int) -> float:
-        """The bound on one request that has `context` tokens behind it."""
-        return bandwidth / (self.read_bytes + context * self.kv_bytes_per_token)
+        """The bound on one request that has `context` tokens behind it; states are read and written."""
+        return bandwidth / (self.read_bytes + context * self.kv_bytes_per_token + 2 * self.state_bytes)
 
 
 @dataclass(frozen=True)
@@ -107,7 +110,8 @@ def alternatives(current: Cost, manifest: Manifest) -> list[Cost]:
 
 def current_cost(manifest: Manifest, weight_bytes: int, untied_table_bytes: int = 0) -> Cost:
     """The model as it is stored."""
-    return Cost("as it is", weight_bytes, weight_bytes - untied_table_bytes, manifest.kv_cache.bytes_per_token)
+    kv, states = manifest.kv_cache.bytes_per_token, manifest.state_bytes
+    return Cost("as it is", weight_bytes, weight_bytes - untied_table_bytes, kv, states)
 
 
 def _with_weights(current: Cost, manifest: Manifest, bits: int) -> Cost:

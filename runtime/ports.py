@@ -131,11 +131,17 @@ def _check_side(where: str, ports: Sequence[Port], expected: dict[str, list[Expe
 def cache_pairs(inputs: Sequence[Port], outputs: Sequence[Port]) -> Iterator[tuple[Port, Port]]:
     """Each cache input with the output that is bound to the same memory: all keys, then all values, layer by layer."""
     for past, present in CACHE_ROLES:
-        yield from zip(
-            (port for port in inputs if port.role == past),
-            (port for port in outputs if port.role == present),
-            strict=True,
-        )
+        yield from _pairs(inputs, outputs, past, present)
+
+
+def state_pairs(inputs: Sequence[Port], outputs: Sequence[Port]) -> Iterator[tuple[Port, Port]]:
+    """Each state input with the output that is its new value, layer by layer."""
+    yield from _pairs(inputs, outputs, "past_state", "present_state")
+
+
+def _pairs(inputs: Sequence[Port], outputs: Sequence[Port], past: Role, present: Role) -> Iterator[tuple[Port, Port]]:
+    pasts, presents = ((p for p in inputs if p.role == past), (p for p in outputs if p.role == present))
+    yield from zip(pasts, presents, strict=True)
 
 
 def _is_dimension(size: int | str) -> bool:

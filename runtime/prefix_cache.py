@@ -20,17 +20,18 @@ Ids = tuple[int, ...]
 
 @dataclass(eq=False)
 class Block:
-    """Keys and values of `ids`, computed behind those of all blocks above it."""
+    """Keys and values of `ids`, computed behind those of all blocks above it; in some, also states behind them."""
 
     ids: Ids
     parent: "Block | None"
     data: list[Array]
+    states: list[Array] = field(default_factory=list)
     children: dict[Ids, "Block"] = field(default_factory=dict)
 
     @property
     def size(self) -> int:
         """Bytes of its arrays."""
-        return sum(part.nbytes for part in self.data)
+        return sum(part.nbytes for part in (*self.data, *self.states))
 
 
 class PrefixCache:
@@ -78,6 +79,17 @@ class PrefixCache:
             self.size += block.size
             path.append(block)
         self._touch(path)
+
+    def store_states(self, tokens: list[int], length: int, read: Callable[[], list[Array]]) -> None:
+        """Keep the states behind the first `length` tokens, whole blocks, where the last of these blocks is known."""
+        path = self.match(tokens, length)
+        if len(path) * self.block_tokens != length or path[-1].states:
+            return
+        states = read()
+        size = sum(part.nbytes for part in states)
+        if self._make_room(size, set(path)):
+            path[-1].states = states
+            self.size += size
 
     def _touch(self, path: list[Block]) -> None:
         for block in reversed(path):

@@ -50,6 +50,8 @@ class Limits:
         window: shortest attention window of any layer, or None; longer rows have lost what lies before it.
         optimistic: admit before the whole answer is sure to fit, and preempt when it does not.
         reuse_generated: let later prompts reuse keys and values that decode computed, not only those of prefill.
+        states_every: where layers keep states, which cannot go back: they are kept at multiples of so many tokens, and
+            a row is continued only there. 0: there are none, and any beginning of a row can be reused.
     """
 
     rows: int
@@ -57,6 +59,7 @@ class Limits:
     window: int | None = None
     optimistic: bool = False
     reuse_generated: bool = False
+    states_every: int = 0
 
 
 class Scheduler:
@@ -68,7 +71,7 @@ class Scheduler:
         self.waiting: deque[Sequence] = deque()
         self.prefilling: list[Sequence] = []
         self.running: list[Sequence] = []
-        self.warm = WarmRows(pool)
+        self.warm = WarmRows(pool, whole=limits.states_every > 0)
         self.preemptions = 0
 
     @property
@@ -181,7 +184,8 @@ class Scheduler:
         if not self.prefilling:
             return None
         sequence = self.prefilling[0]
-        left = len(sequence.tokens) - sequence.length
+        stops = (stop for stop in sequence.stops if stop > sequence.length)
+        left = min(stops, default=len(sequence.tokens)) - sequence.length
         size = min(max(size, MIN_CHUNK), left)
         if left - size == 1:
             size += 1 if size <= MIN_CHUNK else -1
@@ -217,11 +221,13 @@ class Scheduler:
         """How many of its first tokens another sequence may take over from its row."""
         if self.limits.window is not None and sequence.length > self.limits.window:
             return 0  # what lies before the window was given back
+        if self.limits.states_every:
+            return sequence.kept
         return sequence.length if self.limits.reuse_generated else sequence.exact
 
     def found(self, sequence: Sequence, length: int) -> None:
         """The first `length` tokens of a sequence in PREFILL were put into its row from elsewhere."""
-        sequence.length = sequence.exact = length
+        sequence.length = sequence.exact = sequence.kept = length
         sequence.cached = min(length, sequence.prompt_length)
 
     # Inside
@@ -231,8 +237,9 @@ class Scheduler:
         limit = 0 if sequence.scored else len(sequence.tokens) - MIN_CHUNK
         best = self.warm.match(sequence.tokens, limit)
         for other in self.running:
-            shared = common_prefix(other.tokens, sequence.tokens, min(limit, self.reusable(other)))
-            if shared > best[1]:
+            reusable = self.reusable(other)
+            shared = common_prefix(other.tokens, sequence.tokens, min(limit, reusable))
+            if shared > best[1] and (shared == reusable or not self.limits.states_every):
                 best = (other.row, shared)
         return best if best[1] >= MIN_CHUNK else (-1, 0)
 
@@ -242,6 +249,12 @@ class Scheduler:
         limit = len(sequence.tokens) - MIN_CHUNK
         copied = max(common_prefix(other.tokens, sequence.tokens, limit) for other in self.prefilling) - shared
         return 2 * copied <= left and not sequence.scored and _fit(self.prefilling, size, left)
+
+    def _stops(self, tokens: int) -> list[int]:
+        """The last place where states are kept that leaves something to compute; nowhere, in a short prompt."""
+        every = self.limits.states_every
+        last = (tokens - MIN_CHUNK) // every * every if every else 0
+        return [last] if last > 0 else []
 
     def _price(self, sequence: Sequence) -> int:
         sure = not self.limits.optimistic or sequence.preemptions >= MAX_PREEMPTIONS
@@ -264,8 +277,8 @@ class Scheduler:
         sequence.status = Status.PREFILL
         self.prefilling.append(sequence)
         sequence.row = source if in_place else row
-        sequence.length = sequence.exact = shared if source >= 0 else 0
-        sequence.cached = min(sequence.length, sequence.prompt_length)
+        self.found(sequence, shared if source >= 0 else 0)
+        sequence.stops = self._stops(len(sequence.tokens))
         self.warm.drop(sequence.row)
         self.warm.released.append(sequence.row)  # whatever lies beyond `length` there
         return None if in_place or source < 0 else Move(source, sequence.row, shared)
@@ -310,7 +323,7 @@ class Scheduler:
             self._vacate(victim)
         else:
             moves = self._take_out(victim)
-        victim.length = victim.exact = 0
+        victim.length = victim.exact = victim.kept = 0
         victim.status = Status.WAITING
         self.waiting.appendleft(victim)
         return moves

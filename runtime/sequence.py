@@ -1,6 +1,6 @@
 """One request as the scheduler sees it: its tokens, how many of them are in the cache, and where."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 
 
@@ -33,6 +33,8 @@ class Sequence:
         cached: prompt tokens that were found in the cache instead of computed.
         blocks: blocks of the pool that it holds.
         scored: whether every prompt position must be computed, because its logits are wanted.
+        stops: lengths at which its prefill pauses, because the states of the layers are to be kept there.
+        kept: length behind which its row keeps states; where layers have any, others can continue only there.
         streamed: whether somebody reads the answer while it grows, so that its pace matters and not only its end.
     """
 
@@ -51,6 +53,8 @@ class Sequence:
     preemptions: int = 0
     finish_reason: str | None = None
     scored: bool = False
+    stops: list[int] = field(default_factory=list)
+    kept: int = 0
     streamed: bool = False
 
     @property

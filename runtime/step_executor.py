@@ -91,3 +91,33 @@ class BatchPrefill(Protocol):
 def batch_prefill_of(executor: StepExecutor) -> BatchPrefill | None:
     """The executor, if it can prefill several rows in one run."""
     return cast(BatchPrefill, executor) if getattr(executor, "can_batch_prefill", False) else None
+
+
+class KeepsStates(Protocol):
+    """What an executor has besides where layers keep states: those have seen every token of a row and cannot go back.
+
+    A row is then continued, and `move` takes its beginning along, only where its states are known: at 0, where the last
+    step ended, where it began (the step is then undone), and where they were kept. Anything else is an ExecutionError.
+
+    Attributes:
+        state_bytes: what the states of one row take, with everything that is needed to undo and to keep; 0: none.
+    """
+
+    state_bytes: int
+
+    def keep_state(self, row: int, length: int) -> bool:
+        """Keep the states behind the first `length` tokens, in place of those kept before; False: they are not known.
+
+        Steps leave them as they are; a step before `length` and `release` of what lies before it make them unknown.
+        """
+
+    def read_state(self, row: int, length: int) -> list[Array]:
+        """Copies of the states behind the first `length` tokens: what `write_state` takes."""
+
+    def write_state(self, row: int, length: int, block: list[Array]) -> None:
+        """Put back what `read_state` returned, as the row's only states, and keep them."""
+
+
+def states_of(executor: StepExecutor) -> KeepsStates | None:
+    """The executor, if its layers keep states."""
+    return cast(KeepsStates, executor) if getattr(executor, "state_bytes", 0) else None

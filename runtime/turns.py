@@ -3,7 +3,6 @@
 deadlines → retire → admit → decode → prefill chunk
 """
 
-import functools
 import logging
 import time
 from collections.abc import Callable, Iterable
@@ -15,10 +14,11 @@ from .errors import ExecutionError, OnnxlmError
 from .logprobs import FloatArray
 from .prefill_pace import PrefillPace
 from .prefix_cache import PrefixCache
+from .prompt_reuse import PromptReuse
 from .queue_limit import QueueLimit
-from .scheduler import MIN_CHUNK, Chunk, Move, Scheduler
+from .scheduler import Chunk, Move, Scheduler
 from .sequence import Sequence, Status
-from .step_executor import MAX_SCORED, StepExecutor, StepInterrupted, batch_prefill_of
+from .step_executor import MAX_SCORED, StepExecutor, StepInterrupted, batch_prefill_of, states_of
 
 _log = logging.getLogger("onnxlm.engine")
 _NO_LOGITS = np.empty(0, np.float32)  # of a chunk that is not the last
@@ -56,7 +56,7 @@ class Turns:
         self.queue = queue
         self.pace = pace
         self.clock = clock
-        self.prefixes = prefixes
+        self.reuse = PromptReuse(executor, scheduler, prefixes)
         self.answers: dict[int, Answer] = {}
         self.computing: Sequence | None = None
         self._idle_callbacks: list[Callable[[], None]] = []
@@ -120,30 +120,12 @@ class Turns:
             self._admitted(self.scheduler.prefilling[-1])
 
     def _admitted(self, admitted: Sequence) -> None:
-        self._restore(admitted)
+        self.reuse.restore(admitted)
         if self.answers[admitted.id].timings.admitted is None:
             self.answers[admitted.id].timings.admitted = self.clock()
             self.queue.leave(admitted.prompt_length)
             self.counts["prompt"] += admitted.prompt_length
             self.counts["cached"] += admitted.cached
-
-    def _restore(self, sequence: Sequence) -> None:
-        """Continue behind the longest beginning that the prefix cache knows, if that is more than the row has."""
-        if self.prefixes is None or sequence.scored:
-            return
-        start = 0
-        for block in self.prefixes.match(sequence.tokens, len(sequence.tokens) - MIN_CHUNK):
-            stop = start + self.prefixes.block_tokens
-            if stop > sequence.length:
-                self.executor.write(sequence.row, start, block.data)
-                self.scheduler.found(sequence, stop)
-            start = stop
-
-    def _remember(self, sequence: Sequence) -> None:
-        """Keep what is in the row for later prompts that begin alike."""
-        if self.prefixes is not None:
-            read = functools.partial(self.executor.read, sequence.row)
-            self.prefixes.store(sequence.tokens, self.scheduler.reusable(sequence), read)
 
     def _decode(self) -> bool:
         self._move(self.scheduler.grow())
@@ -172,7 +154,10 @@ class Turns:
         except ExecutionError:
             _log.warning("a draft of %d tokens failed, and is decoded without", len(draft))
             return False
+        start = sequence.length
         accepted = self._accept_draft(sequence, draft, scores)
+        if accepted < len(draft) and states_of(self.executor):
+            self._go_back(sequence, start)
         lookup.verified(len(draft), accepted, self.clock() - started, self.pace.decode_seconds)
         return True
 
@@ -183,6 +168,17 @@ class Turns:
             if sequence.status is not Status.RUNNING or draft[place : place + 1] != sequence.tokens[-1:]:
                 return place
         return len(draft)
+
+    def _go_back(self, sequence: Sequence, start: int) -> None:
+        """States have seen a whole draft from `start` on, and cannot forget its end: let them see what held, again."""
+        if sequence.status is not Status.RUNNING:
+            return
+        try:
+            self.executor.extend(sequence.row, start, np.array(sequence.tokens[start : sequence.length], np.int64))
+        except StepInterrupted:
+            self._go_back(sequence, start)
+        except ExecutionError as error:
+            self._fail(sequence, error)
 
     def _prefill(self) -> bool:
         if not self.scheduler.prefilling:
@@ -213,6 +209,7 @@ class Turns:
             return
         self.pace.prefilled(chunk.stop - chunk.start, self.clock() - started)
         self.scheduler.prefilled(chunk)
+        self.reuse.reached(chunk.sequence)
         if chunk.stop == len(chunk.sequence.tokens):
             self._first_token(chunk.sequence, logits)
 
@@ -230,6 +227,7 @@ class Turns:
         for chunk in chunks:
             self.scheduler.prefilled(chunk)
         for chunk, row in zip(chunks, logits, strict=True):
+            self.reuse.reached(chunk.sequence)
             self._first_token(chunk.sequence, row)
         return True
 
@@ -278,7 +276,6 @@ class Turns:
 
     def _first_token(self, sequence: Sequence, logits: FloatArray) -> None:
         """The prompt is complete: sample, and let the sequence run if that did not end it."""
-        self._remember(sequence)
         if len(sequence.tokens) >= sequence.end:  # max_tokens is 0
             self._finish(sequence, "length")
             return
@@ -323,7 +320,7 @@ class Turns:
         if answer.timings.admitted is None:
             self.queue.leave(sequence.prompt_length)
         if self.scheduler.limits.reuse_generated and sequence.status is Status.RUNNING and reason != "error":
-            self._remember(sequence)
+            self.reuse.ended(sequence)
         self.scheduler.finish(sequence, reason)
         answer.timings.finished = self.clock()
         self.counts["finished"] += 1

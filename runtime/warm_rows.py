@@ -15,10 +15,16 @@ class WarmRow:
 
 
 class WarmRows:
-    """Warm rows by row number, oldest first; every one of them can be given up at any time."""
+    """Warm rows by row number, oldest first; every one of them can be given up at any time.
 
-    def __init__(self, pool: BlockPool) -> None:
+    Args:
+        pool: where their blocks come from.
+        whole: whether a row is of use only behind all of its tokens, because its layers keep states.
+    """
+
+    def __init__(self, pool: BlockPool, *, whole: bool = False) -> None:
         self._pool = pool
+        self._whole = whole
         self._rows: dict[int, WarmRow] = {}
         self.released: list[int] = []  # rows whose memory the engine should give back
 
@@ -41,8 +47,9 @@ class WarmRows:
 
     def match(self, tokens: list[int], limit: int) -> tuple[int, int]:
         """(row, tokens shared) of the warm row that shares the longest prefix, (-1, 0) if none does."""
-        found = ((row, common_prefix(warm.tokens, tokens, limit)) for row, warm in self._rows.items())
-        return max(((row, shared) for row, shared in found if shared), key=lambda pair: pair[1], default=(-1, 0))
+        found = ((row, len(warm.tokens), common_prefix(warm.tokens, tokens, limit)) for row, warm in self._rows.items())
+        usable = ((row, shared) for row, length, shared in found if shared and (shared == length or not self._whole))
+        return max(usable, key=lambda pair: pair[1], default=(-1, 0))
 
     def worth_taking(self, row: int, shared: int, next_row: int) -> bool:
         """Whether a sequence should continue in this warm row itself; a row that keeps most of its use is copied."""

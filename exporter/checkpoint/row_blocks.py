@@ -7,7 +7,7 @@ from .checkpoint import FloatArray, TensorSource
 from .gguf_tensor import GgufTensor
 from .safetensors_file import SafetensorsTensor
 
-BLOCK_VALUES = 1 << 22
+BLOCK_VALUES = 1 << 21
 
 
 class Rows(Protocol):

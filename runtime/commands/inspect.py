@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     from ..bundle import Bundle
     from ..inspection import Inspection, Module
+    from ..manifest import Manifest
 
 
 @click.command()
@@ -48,6 +49,7 @@ def _facts(bundle: "Bundle", inspection: "Inspection") -> dict[str, Any]:
     from ..strict_json import encode
 
     facts: dict[str, Any] = encode(bundle.manifest)
+    facts["state_bytes"] = bundle.manifest.state_bytes
     facts["bytes"] = sum(entry.size for entry in bundle.manifest.files.values())
     facts["bits_per_weight"] = inspection.bits_per_weight
     facts["operators"] = inspection.operators
@@ -85,7 +87,16 @@ def _model_lines(bundle: "Bundle") -> list[tuple[str, ...]]:
         ("sizes", f"hidden {sizes.hidden_size}, vocabulary {sizes.vocab_size}, context {sizes.context_length}"),
         *(("layers", f"{count} × {kind}") for kind, count in layers.items()),
         ("KV cache", f"{format_bytes(cache.bytes_per_token)} per token in {cache.dtype}, {full} for a full context"),
+        *_state_lines(manifest),
     ]  # fmt: skip
+
+
+def _state_lines(manifest: "Manifest") -> Iterator[tuple[str, ...]]:
+    """Nothing, for a model whose layers all attend."""
+    from ..byte_units import format_bytes
+
+    if manifest.state_bytes:
+        yield ("states", f"{format_bytes(manifest.state_bytes)} per sequence, of layers without attention")
 
 
 def _file_lines(bundle: "Bundle", inspection: "Inspection") -> Iterator[tuple[str, ...]]:

@@ -86,6 +86,7 @@ def _json(made: "Plan", measured: float | None) -> str:
 
 def _text(made: "Plan", measured: float | None) -> str:
     from ..byte_units import format_bytes
+    from ..kv_sizes import STATE_COPIES
 
     current = made.lines[0]
     rows = [("", "weights", "KV per token", "users", "a 32k user displaces", "tokens/s, one user")]
@@ -101,8 +102,10 @@ def _text(made: "Plan", measured: float | None) -> str:
         for line in made.lines
     ]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    states = current.cost.state_bytes
+    beside = f", {format_bytes(STATE_COPIES * states)} of states" if states else ""
     lines = [
-        f"memory {format_bytes(made.memory)}, {format_bytes(made.bandwidth)}/s, {made.context} tokens per user",
+        f"memory {format_bytes(made.memory)}, {format_bytes(made.bandwidth)}/s, {made.context} tokens{beside} per user",
         "",
         *("  ".join(map(str.ljust, row, widths)).rstrip() for row in rows),
     ]

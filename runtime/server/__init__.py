@@ -2,7 +2,7 @@
 
 app.py              every route, and what stands before them
 service.py          what the routes share: models, limits, figures
-turnstile.py        a crowd comes in one by one
+turnstile.py        a crowd comes in a few at a time
 generation_endpoint.py   one request from its body to its last byte; the routes differ in their job
 chat_request.py     messages → a request for the engine
 chat_job.py, response_job.py, completion_job.py   body → request, and the shape of the answer

@@ -3,22 +3,23 @@
     python tests/bench/offgrid.py smol demo/offgrid
     python tests/bench/quality.py demo/offgrid --calibration mixed.txt --second other.txt --work demo/quality
 
-Rows are budgets in bits per weight, `int8`, and the peers that are installed. A row is made by the package's own
-`quantize`, and compared with the float bundle over 16 chunks of 512 tokens: `pydoc_data.topics` of CPython 3.11, joined
-by empty lines in the order of their keys, characters 200,000 to 290,000; and as many of --second. Bits per weight are
-those of weights.bin. Calibration and sensitivity run once for a bundle and a text and are kept in --work, as are
-bundles and figures: a run that was ended goes on, and `--again ROW` forgets a row.
+Rows are budgets in bits per weight (`5.0`, `"5.0 thorough"`), `int8`, and the peers that are installed. A row is made
+by the package's own `quantize`, and compared with the float bundle over 16 chunks of 512 tokens: `pydoc_data.topics` of
+CPython 3.11, joined by empty lines in the order of their keys, characters 200,000 to 290,000; and over 4 chunks of
+--second. Bits per weight are those of weights.bin. Calibration and sensitivity run once for a bundle and a text and are
+kept in --work, as are bundles and figures: a run that was ended goes on, and `--again ROW` forgets a row.
 """
 
 import argparse
 import json
+import shutil
 import time
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from quality_peers import PEERS
+from quality_peers import PEERS, genai
 
 from quantizer.calibration_text import read_chunks
 from quantizer.evaluate import Model, evaluate
@@ -28,7 +29,7 @@ from quantizer.scheme import Recipe
 from runtime.bundle import Bundle, open_bundle
 from runtime.text import Tokenizer
 
-TOPICS, CHUNKS, LENGTH = slice(200_000, 290_000), 16, 512
+TOPICS, CHUNKS, SECOND, LENGTH = slice(200_000, 290_000), 16, 4, 512
 ROWS = ["rtn g32", "rtn g128", "4.6", "5.0", "5.5", "6.2", "int8"]
 FIGURES = {"KL": "kl", "late half": "kl_late", "99 %": "kl_p99", "top-1": "top1", "perplexity": "perplexity"}
 
@@ -39,7 +40,8 @@ def recipe_of(row: str, calibration: str) -> Recipe:
         return make_recipe(method="rtn", storage=Storage(bits=4, group_size=int(row.removeprefix("rtn g"))))
     if row == "int8":
         return make_recipe(method="gptq", storage=Storage(bits=8), calibration=calibration)
-    return replace(PRESETS["balanced"], budget=float(row), calibration=calibration)
+    budget, _, thorough = row.partition(" ")
+    return replace(PRESETS["balanced"], budget=float(budget), calibration=calibration, thorough=bool(thorough))
 
 
 class Kept:
@@ -70,7 +72,7 @@ def texts(bundle: Bundle, second: Path | None) -> dict[str, np.ndarray]:
     )
     found = {"topics": np.array(ids[: CHUNKS * LENGTH], np.int64).reshape(CHUNKS, LENGTH)}
     if second:
-        found[second.name] = read_chunks(second, bundle, CHUNKS * LENGTH, LENGTH)
+        found[second.name] = read_chunks(second, bundle, SECOND * LENGTH, LENGTH)
     return found
 
 
@@ -78,12 +80,15 @@ def make_row(row: str, bundle: Path, calibration: str, work: Path) -> tuple[Any,
     """A model to evaluate, its bits per weight, and the seconds that it took to make."""
     target = work / row.replace(" ", "-")
     started = time.monotonic()
-    if row in PEERS:
-        model, nbytes = PEERS[row](bundle, target)
+    if row in PEERS or row.startswith("genai "):
+        model, nbytes = PEERS[row](bundle, target) if row in PEERS else genai(Path(row.removeprefix("genai ")))
         parameters = open_bundle(bundle).manifest.architecture.parameters
         return model, 8 * nbytes / parameters, time.monotonic() - started
-    result = quantize(bundle, target, recipe_of(row, calibration), work=work / "calibration", overwrite=True)
-    return Model(open_bundle(target)), result.bits_per_weight, time.monotonic() - started
+    if not target.exists():
+        quantize(bundle, target, recipe_of(row, calibration), work=work / "calibration")
+    made = open_bundle(target)
+    size = made.manifest.files["weights.bin"].size
+    return Model(made), 8 * size / made.manifest.architecture.parameters, time.monotonic() - started
 
 
 def main() -> None:
@@ -92,7 +97,9 @@ def main() -> None:
     parser.add_argument("bundle", type=Path, help="float bundle")
     parser.add_argument("--calibration", default="self", help="self, or text that shares no line with the others")
     parser.add_argument("--second", type=Path, help="another text to measure on")
-    parser.add_argument("--rows", nargs="*", default=ROWS, help=f"of {ROWS}, other budgets, and peers: {[*PEERS]}")
+    parser.add_argument(
+        "--rows", nargs="*", default=ROWS, help=f"of {ROWS}, other budgets, peers: {[*PEERS]}, and 'genai FOLDER'"
+    )
     parser.add_argument("--again", nargs="*", default=[], metavar="ROW", help="rows to forget first")
     parser.add_argument("--chunks", type=int, default=CHUNKS, help="fewer for a quick look, which is not kept")
     parser.add_argument("--work", type=Path, default=Path("demo/quality"))
@@ -104,15 +111,19 @@ def main() -> None:
     reference = Kept(bundle, options.work / "reference")
     chosen = {name: chunks[: options.chunks] for name, chunks in texts(bundle, options.second).items()}
     for row in options.rows:
-        entry = {} if row in options.again else figures.get(row, {})
+        if row in options.again:
+            figures.pop(row, None)
+            shutil.rmtree(options.work / row.replace(" ", "-"), ignore_errors=True)
+        entry = figures.get(row, {})
         missing = [name for name in chosen if name not in entry]
         if missing:
             model, entry["bits"], entry["seconds"] = make_row(row, options.bundle, options.calibration, options.work)
-            entry |= {name: asdict(evaluate(model, reference, chosen[name])) for name in missing}
-            print(table({row: entry}, list(chosen)).splitlines()[-1], flush=True)
-        figures[row] = entry
-        if options.chunks == CHUNKS:
-            log.write_text(json.dumps(figures, indent=1))
+        for name in missing:
+            entry[name] = asdict(evaluate(model, reference, chosen[name]))
+            print(table({row: entry}, [name]).splitlines()[-1], flush=True)
+            figures[row] = entry
+            if options.chunks == CHUNKS:
+                log.write_text(json.dumps(figures, indent=1))
     print(table({row: figures[row] for row in options.rows}, list(chosen)))
 
 

@@ -28,6 +28,7 @@ import httpx
 
 SAMPLE = 50  # answers that are compared with a solo run
 HEALTH_SECONDS = 0.1
+PROBE = Path(__file__).with_name("health_probe.py")
 TOPICS = ["rain", "bread", "the sea", "a clock", "winter", "bees", "a bridge", "old maps"]
 
 
@@ -40,6 +41,7 @@ class Storm:
     latencies: list[float] = field(default_factory=list)
     refusals: list[float] = field(default_factory=list)
     health: list[float] = field(default_factory=list)
+    late: list[float] = field(default_factory=list)  # how late the probe of /health itself woke up
     answers: dict[int, dict] = field(default_factory=dict)
     broken: list[str] = field(default_factory=list)
     tokens: int = 0
@@ -88,25 +90,16 @@ def keep(number: int, answer: dict, storm: Storm) -> None:
     storm.answers[number] = choice["message"]
 
 
-def watch(url: str, seconds: float) -> None:
-    """Ask /health four times a second, in a process that does nothing else; prints [status, seconds] of each."""
-    seen = []
-    end = time.monotonic() + seconds
-    while time.monotonic() < end:
-        begun = time.monotonic()
-        status = httpx.get(f"{url}/health", timeout=60).status_code
-        seen.append([status, time.monotonic() - begun])
-        time.sleep(0.25)
-    print(json.dumps(seen))
-
-
 async def watched(url: str, seconds: float, storm: Storm) -> None:
+    """Ask /health ten times a second, from a process of its own; see health_probe.py."""
+    host, _, port = url.removeprefix("http://").partition(":")
     probe = await asyncio.create_subprocess_exec(
-        sys.executable, __file__, url, "--watch", str(seconds), stdout=subprocess.PIPE
+        sys.executable, str(PROBE), host, port, str(seconds), stdout=subprocess.PIPE
     )
-    seen = json.loads((await probe.communicate())[0])
-    storm.health = [took for _, took in seen]
-    storm.broken += [f"/health said {status}" for status, _ in seen if status != 200]
+    found = json.loads((await probe.communicate())[0])
+    storm.health = [took for _, took in found["seen"]]
+    storm.late = found["late"]
+    storm.broken += [f"/health said {status}" for status, _ in found["seen"] if status != 200]
 
 
 async def run_storm(url: str, clients: int, seconds: float, model: str | None, *, health: bool) -> Storm:
@@ -168,6 +161,12 @@ def idle(url: str) -> dict:
     return status
 
 
+def spread(seconds: list[float]) -> str:
+    ordered = sorted(seconds)
+    shown = [median(ordered), ordered[int(len(ordered) * 0.99)], ordered[-1]]
+    return "median {:.1f}, 99 % {:.1f}, most {:.1f} ms".format(*(1000 * value for value in shown))
+
+
 def report(name: str, storm: Storm) -> None:
     ordered = sorted(storm.latencies) or [0.0]
     print(
@@ -197,7 +196,6 @@ def check(storm: Storm, before: tuple[int, int], after: tuple[int, int], status:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("bundle")
-    parser.add_argument("--watch", type=float, help=argparse.SUPPRESS)
     parser.add_argument("--clients", type=int, default=200)
     parser.add_argument("--seconds", type=float, default=120)
     parser.add_argument("--rows", type=int, default=8)
@@ -205,9 +203,6 @@ def main() -> None:
     parser.add_argument("--url", help="another server, for comparison")
     parser.add_argument("--model", help="the model's name at --url")
     options = parser.parse_args()
-    if options.watch:
-        watch(options.bundle, options.watch)
-        return
     with our_server(Path(options.bundle), options.rows, options.queue) as (url, pid):
         asyncio.run(run_storm(url, options.clients, options.seconds / 6, None, health=False))  # memory settles
         idle(url)
@@ -216,8 +211,7 @@ def main() -> None:
         status, after = idle(url), resources(pid)
         different = solo(url, storm)
     report("onnxlm", storm)
-    waits = sorted(storm.health)
-    print(f"  /health median {median(waits) * 1000:.0f} ms, most {waits[-1] * 1000:.0f} ms")
+    print(f"  /health {spread(storm.health)}; the probe itself was late by {spread(storm.late)}")
     print(
         f"  memory {before[0]} → {after[0]} MiB, threads {before[1]} → {after[1]}; {different} of {SAMPLE} differ alone"
     )

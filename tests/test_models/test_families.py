@@ -4,6 +4,7 @@ import json
 import shutil
 
 import numpy as np
+import onnx
 import pytest
 import torch
 from safetensors.numpy import load_file, save_file
@@ -54,6 +55,14 @@ def test_ragged_batch_agrees_with_transformers(family):
     ours = both.batch(batch, ROWS, [(row, length - 1) for row, length in enumerate(ROWS)])
     wanted = theirs[np.array(ROWS) - 1]
     np.testing.assert_allclose(ours, wanted, atol=1e-4 * max(1, np.abs(theirs).max()))
+
+
+def test_graphs_pass_the_checker(family):
+    _, both = family
+    files = [both.runner.folder / graph.file for graph in (both.manifest.graphs.prefill, both.manifest.graphs.decode)]
+    assert len(files) == 2
+    for path in files:
+        onnx.checker.check_model(path, full_check=True)  # shape inference included
 
 
 @pytest.mark.parametrize("model_type", ["gemma2", "gpt_bigcode", "gpt_neox", "mixtral", "minimax_m2", "deepseek_v3"])

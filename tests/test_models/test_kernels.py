@@ -8,7 +8,7 @@ import onnx_ir as ir
 import onnxruntime
 import pytest
 import transformers
-from tiny_families import CASES
+from tiny_families import CASES, save_random
 from transformers import AutoConfig
 
 from exporter.graph import OPSET, build_graph
@@ -45,6 +45,20 @@ def check_types(graph):
         formal = operators()[name].type_names(operators()[name].outputs, len(node.outputs))
         found = {value: types.get(kind, kind) for value, kind in zip(node.outputs, formal, strict=True)}
         assert all(known[value] == element for value, element in found.items() if value in known)
+
+
+PACKED = ["mistral", "gemma2", "gpt2", "opt", "mpt", "phimoe", "gpt_oss", "deepseek_v2", "gemma4_text", "qwen3_next"]
+
+
+@pytest.mark.parametrize("model_type", PACKED)
+@pytest.mark.parametrize("target", TARGETS, ids=lambda target: target.dtype)
+def test_every_node_of_a_packed_graph_has_a_kernel(model_type, target, make_bundle, tmp_path):
+    save_random(next(case for case in CASES if case.model_type == model_type), tmp_path)
+    bundle = make_bundle(tmp_path, target=target.provider, dtype=target.dtype, quantize="int4")
+    for role in ("prefill", "decode"):
+        graph = ir.load(bundle / f"{role}.onnx").graph
+        assert any(node.op_type == "MatMulNBits" for node in graph)
+        assert find_missing(graph, target) == []
 
 
 def graph_of(node, *inputs):

@@ -54,3 +54,21 @@ def test_a_missed_gate_writes_nothing(tiny_bundle, tmp_path):
     assert done.exit_code == 1
     assert "nothing was written" in done.stderr
     assert [path.name for path in tmp_path.iterdir()] == ["t.txt"]
+
+
+def test_a_bundle_s_recipe_makes_it_again_bit_by_bit(tiny_bundle, tmp_path):
+    """Text of the model's own, sensitivity, a budget, GPTQ: the same seed gives the same file."""
+    options = ["--budget", "7.5", "--calibration-tokens", "512", "--seed", "3", "--exclude", "*.0.self_attn.o_proj"]
+    assert call(tiny_bundle, "-o", tmp_path / "once", *options).exit_code == 0
+    done = call(tiny_bundle, "-o", tmp_path / "again", "--recipe", tmp_path / "once")
+    assert done.exit_code == 0, done.output
+    for name in ("weights.bin", "prefill.onnx", "decode.onnx"):
+        assert (tmp_path / "again" / name).read_bytes() == (tmp_path / "once" / name).read_bytes()
+    once, again = (json.loads((tmp_path / name / "manifest.json").read_text()) for name in ("once", "again"))
+    assert (once["quantization"], once["quality"]) == (again["quantization"], again["quality"])
+
+
+def test_a_recipe_of_what_has_none(tiny_bundle, tmp_path):
+    done = call(tiny_bundle, "-o", tmp_path / "q", "--recipe", tiny_bundle)
+    assert done.exit_code == 1
+    assert "is not quantized: it holds no recipe" in done.stderr

@@ -21,6 +21,7 @@ def test_storage_is_taken_at_its_word_and_needs_no_text():
     assert recipe.linear == Choice(Scheme(8, 64))
     assert (recipe.budget, recipe.needs_text) == (None, False)
     assert make_recipe(method="gptq", storage=Storage(bits=4, outliers=32)).linear.outliers == 32
+    assert make_recipe(method="gptq", storage=Storage(bits=8)).linear == Choice(Scheme(8, 32, True, scale_bits=8))
 
 
 @pytest.mark.parametrize(

@@ -9,11 +9,12 @@ from pathlib import Path
 import pytest
 
 import runtime
+from exporter.family_table import families_as_markdown
 from runtime.manifest import FORMAT_VERSION, parse_manifest
 from runtime.ports import INPUT_ROLES
 
 ROOT = Path(__file__).parents[2]
-DOCUMENTS = ["README.md", "CONTRIBUTING.md", "CHANGELOG.md", "FORMAT.md"]
+DOCUMENTS = ["README.md", "CONTRIBUTING.md", "CHANGELOG.md", "FAMILIES.md", "FORMAT.md"]
 
 
 def text_of(name: str) -> str:
@@ -54,6 +55,17 @@ def test_files_named_in_contributing_exist():
     named = re.findall(r"`((?:runtime|exporter|models|quantizer|tests|\.ci)/[\w./]*)`", text_of("CONTRIBUTING.md"))
     assert len(named) > 5
     assert [path for path in named if not (ROOT / path).exists()] == []
+
+
+def test_the_table_of_families_is_up_to_date():
+    assert text_of("FAMILIES.md") == families_as_markdown(), "run `make families`"
+
+
+def test_the_example_of_contributing_is_the_file():
+    (code,) = blocks("CONTRIBUTING.md", "python")
+    name, _, content = code.partition("\n")
+    assert content == text_of(name.removeprefix("# "))
+    assert len(content.splitlines()) < 30
 
 
 def test_the_python_of_the_readme_uses_what_there_is():

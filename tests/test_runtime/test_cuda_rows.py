@@ -34,7 +34,7 @@ class HostRuntime:
 
 @pytest.fixture
 def rows(monkeypatch: pytest.MonkeyPatch) -> CudaRows:
-    monkeypatch.setattr("runtime.cuda_rows._cuda_runtime", HostRuntime)
+    monkeypatch.setattr("runtime.cuda_copies.load_cuda_runtime", HostRuntime)
     monkeypatch.setattr(CudaRows, "device", "cpu")
     return CudaRows(TENSORS, 4, 4000)
 

@@ -2,6 +2,7 @@
 
 from itertools import count
 
+import numpy as np
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -11,16 +12,50 @@ from runtime.block_pool import BlockPool
 from runtime.errors import PromptTooLongError
 from runtime.scheduler import Limits, Scheduler
 from runtime.sequence import Sequence, Status
+from runtime.state_memory import HostStates, StateTensor
+from runtime.state_rows import StateRows, state_places
 
 CONTEXT = 40
 
 
-def scheduler(rows: int = 4, blocks: int = 1000, **limits: bool) -> Scheduler:
-    return Scheduler(Limits(rows=rows, context=CONTEXT, **limits), BlockPool(blocks, 4))
+def scheduler(rows: int = 4, blocks: int = 1000, states_every: int = 0, **limits: bool) -> Scheduler:
+    pool = BlockPool(blocks, 4, row_blocks=1 if states_every else 0)
+    return Scheduler(Limits(rows=rows, context=CONTEXT, states_every=states_every, **limits), pool)
 
 
 def sequence(number: int, prompt: list[int], end: int = CONTEXT) -> Sequence:
     return Sequence(number, list(prompt), len(prompt), end)
+
+
+def folded(state: float, tokens: list[int]) -> float:
+    """What a layer makes of its state and more tokens: a number that tells every history from every other."""
+    for token in tokens:
+        state = (31 * state + token + 1) % 9973
+    return state
+
+
+class FakeStates:
+    """Real rows of states, of one number each."""
+
+    def __init__(self, rows: int, kept: bool) -> None:
+        memory = HostStates([StateTensor("state", (1,))] if kept else [], state_places(rows))
+        self.rows = StateRows(memory, rows)
+        self.values: np.ndarray | None = memory.arrays[0][:, 0] if kept else None
+
+    def step(self, first: int, histories: list[list[int]], chunks: list[list[int]], passing: bool = False) -> None:
+        pasts = [len(history) for history in histories]
+        with self.rows.advance(first, pasts, list(map(len, chunks)), passing=passing) as (source, target):
+            for place, (history, chunk) in enumerate(zip(histories, chunks, strict=True)):
+                if self.values is not None:
+                    assert self.values[source + place] == folded(0, history)
+                    self.values[target + place] = folded(self.values[source + place], chunk)
+
+    def prefill(self, row: int, history: list[int], chunk: list[int]) -> None:
+        """In two halves, where there are two."""
+        half = len(chunk) // 2
+        if half:
+            self.step(row, [history], [chunk[:half]], passing=True)
+        self.step(row, [history + chunk[:half]], [chunk[half:]])
 
 
 class FakeCache:
@@ -29,12 +64,15 @@ class FakeCache:
     def __init__(self, scheduler: Scheduler) -> None:
         self.scheduler = scheduler
         self.rows: dict[int, list[int]] = {}
+        self.states = FakeStates(scheduler.limits.rows, scheduler.limits.states_every > 0)
 
     def apply(self, moves: list) -> None:
         for move in moves:
             assert len(self.rows[move.source]) >= move.length
             self.rows[move.target] = self.rows[move.source][: move.length]
+            self.states.rows.move(move.source, move.target, move.length)
         for row, keep in self.scheduler.released():
+            self.states.rows.release(row, keep)
             self.rows[row] = self.rows.get(row, [])[:keep]
 
     def turn(self, finished: set[int], chunk: int, together: int = 0, failing: bool = False) -> None:
@@ -45,13 +83,13 @@ class FakeCache:
         self.apply(self.scheduler.retire())
         self.admit(together)
         self.apply(self.scheduler.grow())
+        self.decode(failing)
         for one in self.scheduler.running:
             assert self.rows[one.row][: one.length] == one.tokens[:-1]
             self.rows[one.row] = list(one.tokens)
             self.token(one, finished)
             one.length += 1
-        if not failing:
-            self.prefill(finished, max(chunk, together))
+        self.prefill(finished, max(chunk, together), failing)
 
     def admit(self, together: int) -> None:
         while self.scheduler.waiting:
@@ -61,16 +99,31 @@ class FakeCache:
             if len(self.scheduler.prefilling) == before:
                 return
 
-    def prefill(self, finished: set[int], size: int) -> None:
+    def decode(self, failing: bool) -> None:
+        """The states' part of a step; one that fails is repeated row by row."""
+        histories = [one.tokens[: one.length] for one in self.scheduler.running]
+        tokens = [one.tokens[-1:] for one in self.scheduler.running]
+        if histories:
+            self.states.step(0, histories, tokens)
+        if failing:
+            for row, (history, token) in enumerate(zip(histories, tokens, strict=True)):
+                self.states.step(row, [history], [token])
+
+    def prefill(self, finished: set[int], size: int, failing: bool) -> None:
         chunks = self.scheduler.next_chunks(size)
         assert len({chunk.sequence.row - place for place, chunk in enumerate(chunks)}) <= 1
         for chunk in chunks:
             one = chunk.sequence
             assert self.rows.get(one.row, [])[: chunk.start] == one.tokens[: chunk.start]
+            self.states.prefill(one.row, one.tokens[: chunk.start], one.tokens[chunk.start : chunk.stop])
+            if failing:
+                continue
             self.rows[one.row] = one.tokens[: chunk.stop]
             self.scheduler.prefilled(chunk)
+            if one.length in one.stops and self.states.rows.keep(one.row, one.length):
+                one.kept = one.length
         for chunk in chunks:
-            if chunk.stop == len(chunk.sequence.tokens):
+            if not failing and chunk.stop == len(chunk.sequence.tokens):
                 self.first_token(chunk.sequence, finished)
 
     def first_token(self, one: Sequence, finished: set[int]) -> None:
@@ -89,10 +142,16 @@ class SchedulerMachine(RuleBasedStateMachine):
     """Submit, cancel, fail, stop and run in any order, under either admission and any amount of memory."""
 
     @initialize(
-        rows=st.integers(1, 4), blocks=st.integers(3, 24), optimistic=st.booleans(), reuse_generated=st.booleans()
+        rows=st.integers(1, 4),
+        blocks=st.integers(3, 24),
+        optimistic=st.booleans(),
+        reuse_generated=st.booleans(),
+        states_every=st.sampled_from([0, 4]),
     )
-    def start(self, rows: int, blocks: int, optimistic: bool, reuse_generated: bool) -> None:
-        self.scheduler = scheduler(rows, blocks, optimistic=optimistic, reuse_generated=reuse_generated)
+    def start(self, rows: int, blocks: int, optimistic: bool, reuse_generated: bool, states_every: int) -> None:
+        limits = {"optimistic": optimistic, "reuse_generated": reuse_generated}
+        self.scheduler = scheduler(rows, blocks, states_every, **limits)
+        self.with_states = states_every > 0
         self.cache = FakeCache(self.scheduler)
         self.all: list[Sequence] = []
         self.stopping: set[int] = set()
@@ -123,7 +182,7 @@ class SchedulerMachine(RuleBasedStateMachine):
 
     @rule(chunk=st.integers(1, 9), together=st.sampled_from([0, 0, 8, 40]), failing=st.booleans())
     def turn(self, chunk: int, together: int, failing: bool) -> None:
-        self.cache.turn(self.stopping, chunk, together, failing)
+        self.cache.turn(self.stopping, chunk, 0 if self.with_states else together, failing)
 
     @invariant()
     def memory_adds_up(self) -> None:
@@ -252,6 +311,21 @@ def test_what_failed_is_not_reused() -> None:
     one.submit(retry)
     one.admit()
     assert retry.cached == 0
+
+
+def test_where_layers_keep_states_a_prompt_is_reused_only_where_they_were_kept() -> None:
+    one = scheduler(states_every=4)
+    cache = FakeCache(one)
+    one.submit(sequence(0, [5] * 11, 14))
+    cache.turn(set(), 8)
+    assert [(s.length, s.kept, s.stops) for s in one.prefilling] == [(8, 8, [8])]
+    run(cache, 9)
+    for number, (prompt, cached) in enumerate([([5] * 10, 8), ([5] * 9, 0), ([5] * 7, 0)]):
+        other = sequence(number + 1, prompt)
+        one.submit(other)
+        one.admit()
+        one.finish(other, "cancelled")
+        assert other.cached == cached
 
 
 def test_a_prompt_that_can_never_fit_is_refused_with_both_numbers() -> None:

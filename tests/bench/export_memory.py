@@ -1,8 +1,9 @@
-"""Peak memory of `export --quantize int4` on a checkpoint of billions of parameters that takes no disk.
+"""Peak memory and seconds of `export` on a checkpoint of billions of parameters that takes no disk.
 
-python tests/bench/packed_export.py                       # 1.5 billion parameters
-python tests/bench/packed_export.py --layers 28 --hidden 3072     # 3.6 billion
-python tests/bench/packed_export.py --source ./a-model --output ./bundle
+python tests/bench/export_memory.py                                       # 1.5 billion parameters to int4
+python tests/bench/export_memory.py --layers 28 --hidden 3072 --method rtn    # 3.6 billion, by plain rounding
+python tests/bench/export_memory.py --quantize float --layers 2           # in floating point
+python tests/bench/export_memory.py --source ./a-model --output ./bundle
 """
 
 import argparse
@@ -49,15 +50,16 @@ def sparse_checkpoint(folder: Path, layers: int, hidden: int, inner: int, vocab:
     return folder
 
 
-def measure(source: Path, output: Path) -> dict[str, float]:
+def measure(source: Path, output: Path, options: ExportOptions) -> dict[str, float]:
     """Seconds, peak memory, what it was before, and the size of the result."""
     before, started = peak_memory(), time.monotonic()
-    report = export(source, output, ExportOptions(quantize="int4", verify="none"))
+    report = export(source, output, options)
     return {
         "parameters": report.manifest.architecture.parameters,
         "seconds": round(time.monotonic() - started, 1),
         "rss_before_bytes": before,
         "peak_rss_bytes": peak_memory(),
+        "estimated_bytes": report.estimate.memory,
         "weights_bytes": report.manifest.files["weights.bin"].size,
     }
 
@@ -70,13 +72,17 @@ def main() -> None:
         parser.add_argument(f"--{name}", type=int, default=size)
     parser.add_argument("--source", type=Path)
     parser.add_argument("--output", type=Path)
+    parser.add_argument("--quantize", choices=["int4", "int8", "float"], default="int4")
+    parser.add_argument("--method", choices=["search", "rtn"], default="search")
     chosen = parser.parse_args()
+    width = None if chosen.quantize == "float" else chosen.quantize
+    options = ExportOptions(quantize=width, method=chosen.method, verify="none")
     scratch = Path(tempfile.mkdtemp(prefix="onnxlm-bench-"))
     try:
         source = chosen.source or sparse_checkpoint(
             scratch / "checkpoint", **{name: getattr(chosen, name) for name in sizes}
         )
-        print(json.dumps(measure(source, chosen.output or scratch / "bundle")))
+        print(json.dumps(measure(source, chosen.output or scratch / "bundle", options)))
     finally:
         shutil.rmtree(scratch)
 

@@ -1,0 +1,56 @@
+"""What can be known to fail before any work is done."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from runtime.bundle import Bundle
+from runtime.errors import QuantizationError
+
+from .budget import Measured, spend, ways_of
+from .gate import Gate
+from .graphs import Graphs
+from .scheme import Recipe
+from .sites import Site
+from .weights_file import Layout
+
+
+def require_usable(bundle: Bundle, recipe: Recipe, gate: Gate | None) -> None:
+    """A float bundle, for the CPU if it is to be calibrated or measured.
+
+    Raises:
+        QuantizationError: it is not.
+    """
+    target = bundle.manifest.target.provider
+    if bundle.manifest.quantization is not None:
+        raise QuantizationError(
+            f"{bundle.folder} is quantized already; quantizing twice loses twice. Start from the float bundle."
+        )
+    if (recipe.needs_text or gate) and target != "cpu":
+        raise QuantizationError(
+            f"{bundle.folder} was built for {target}; calibration and evaluation run on the CPU. Quantize a bundle "
+            "exported for cpu, or choose a method that needs no text: --preset fast."
+        )
+
+
+def require_affordable(bundle: Bundle, graphs: Graphs, sites: Sequence[Site], budget: float) -> None:
+    """A budget that the smallest way to store every matrix keeps.
+
+    Raises:
+        QuantizationError: it is impossible.
+    """
+    unmeasured = {
+        site.weight: Measured(0.0, {way.scheme: np.zeros(site.inputs, np.float32) for way in ways_of(site)})
+        for site in sites
+    }
+    spend(sites, unmeasured, budget_bytes(bundle, budget), layout_of(graphs))
+
+
+def budget_bytes(bundle: Bundle, budget: float) -> int:
+    """Bytes of weights.bin that `budget` bits for each parameter allow."""
+    return int(budget * bundle.manifest.architecture.parameters / 8)
+
+
+def layout_of(graphs: Graphs) -> Layout:
+    """weights.bin as it is."""
+    return Layout({name: tensor.nbytes for name, tensor in graphs.initializers().items()})

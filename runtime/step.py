@@ -1,0 +1,86 @@
+"""A graph that is loaded, and a step of it: what is bound for good, and what changes between two runs."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from .binding import Binding, CacheMemory, FloatArray, IntArray, PlaceMemory, Span
+from .manifest import Graph
+from .session import ProviderName, check_session, open_session, require_query_seqlens
+
+
+class LoadedGraph:
+    """A session and its ports."""
+
+    def __init__(self, folder: Path, graph: Graph, provider: ProviderName, threads: int | None) -> None:
+        self.graph = graph
+        roles = {port.role for port in graph.inputs}
+        self.has_index, self.has_counts = "logits_index" in roles, "query_seqlens" in roles
+        if self.has_counts:
+            require_query_seqlens(folder)
+        self.session = open_session(folder / graph.file, provider, threads)
+        check_session(self.session, graph)
+
+
+class Step:
+    """A binding with its small inputs. On CPU they are bound once and only overwritten between two runs."""
+
+    def __init__(
+        self, loaded: LoadedGraph, memory: CacheMemory, states: PlaceMemory, span: Span, logits: FloatArray
+    ) -> None:
+        self.logits, count = logits, span.rows
+        self._binding = Binding(loaded.session, loaded.graph, memory, states, span, logits)
+        self.inputs: dict[str, IntArray] = {
+            "input_ids": np.zeros((count, 1), np.int64),
+            "seqlens_k": np.zeros(count, np.int32),
+            "total_sequence_length": np.zeros((), np.int32),
+        }
+        if loaded.has_index:
+            self.inputs["logits_index"] = np.stack([np.arange(count), np.zeros(count, np.int64)], axis=1)
+        if loaded.has_counts:
+            self.inputs["query_seqlens"] = np.ones(count, np.int32)
+        for role, array in self.inputs.items():
+            self._binding.set_input(role, array)
+
+    def set_lengths(self, longest: int, lengths: IntArray | None = None) -> None:
+        """Tell the attention that rows hold `lengths` tokens before this step, `longest` the most after it."""
+        self.inputs["seqlens_k"][:] = longest - 1 if lengths is None else lengths
+        self.inputs["total_sequence_length"][...] = longest
+
+    def set_ids(self, ids: IntArray) -> None:
+        """Bind `ids` [1, n] and ask for the logits after the last of them."""
+        self.inputs["input_ids"] = ids
+        self._binding.set_input("input_ids", ids)
+        self.inputs["logits_index"][:1, 1] = ids.shape[1] - 1
+        if "query_seqlens" in self.inputs:
+            self.inputs["query_seqlens"][:] = ids.shape[1]
+
+    def set_chunks(self, pasts: IntArray, chunks: Sequence[IntArray]) -> None:
+        """Bind a chunk for each row, behind its past, padded on the right; ask for the logits after their last ids."""
+        counts = np.array([len(chunk) for chunk in chunks])
+        ids = np.zeros((len(chunks), counts.max()), np.int64)
+        for row, chunk in zip(ids, chunks, strict=True):
+            row[: len(chunk)] = chunk
+        self.inputs["input_ids"] = ids
+        self._binding.set_input("input_ids", ids)
+        self.inputs["logits_index"][:, 1] = counts - 1
+        self.inputs["query_seqlens"][:] = counts
+        self.inputs["seqlens_k"][:] = pasts + counts - 1
+        self.inputs["total_sequence_length"][...] = max((pasts + counts).max(), ids.shape[1])
+
+    def want_all(self, logits: FloatArray) -> None:
+        """Ask for the logits after each of the ids, into `logits` [n, vocab]."""
+        places = np.arange(len(logits))
+        self.inputs["logits_index"] = np.stack([np.zeros_like(places), places], axis=1)
+        self._binding.set_input("logits_index", self.inputs["logits_index"])
+        self._binding.set_logits(logits)
+        self.logits = logits
+
+    def run(self, options: Any) -> None:
+        """Run what is bound."""
+        if not self._binding.on_host:
+            for role, array in self.inputs.items():
+                self._binding.set_input(role, array)
+        self._binding.run(options)
