@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from click.testing import CliRunner
 
@@ -77,3 +78,16 @@ def test_int4_in_chunks_and_in_company_says_what_it_says_alone(hybrid: Any, tmp_
         assert one.token_ids == other.token_ids
         ours, theirs = ([entry.logprob for entry in c.logprobs or ()] for c in (one, other))
         assert ours == pytest.approx(theirs, abs=2e-2)
+
+
+def test_keys_and_values_in_8_bits_beside_states_in_32(make_hybrid: Any, tmp_path: Path) -> None:
+    hybrid, text = make_hybrid("qwen3_5_text"), tmp_path / "text.npy"
+    np.save(text, np.random.default_rng(0).integers(5, 320, 2048))
+    command("quantize-kv", hybrid.bundle, "-o", tmp_path / "kv8", "--calibration", text)
+    assert open_bundle(tmp_path / "kv8").manifest.state_bytes == open_bundle(hybrid.bundle).manifest.state_bytes
+    params = SamplingParams(max_tokens=8, temperature=1, seed=3, ignore_eos=True, logprobs=0)
+    prompt = [(11 * place) % 300 + 5 for place in range(90)]
+    with LLM(tmp_path / "kv8", options=EngineOptions(threads=1, prefill_chunk=20)) as llm:
+        completion = llm.generate(prompt, params)
+    ours = [entry.logprob for entry in completion.logprobs or ()]
+    assert ours == pytest.approx(hybrid.logprobs(prompt, completion.token_ids).tolist(), abs=0.1)
