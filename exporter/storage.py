@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from .weights import Weight
 
 How = Literal["kept", "packed", "float"]
+# Stored types that are no codes; live models name theirs as torch does.
+PLAIN = frozenset({"F64", "F32", "F16", "BF16", "float64", "float32", "float16", "bfloat16"})
 
 
 @dataclass(frozen=True)
@@ -97,10 +99,10 @@ class Storage:
             writer.add_pieces(weight.name, weight_pieces(weight), weight.dtype, weight.shape)
 
     def _write_kept(self, writer: "WeightsWriter", weight: "Weight", site: "Site") -> bool:
-        if not self.keep:
-            return False
-        matrix = kept_matrix(weight, site)
         stored_as = " + ".join(dict.fromkeys(_kinds(weight)))
+        if not self.keep and PLAIN.issuperset(_kinds(weight)):
+            return False
+        matrix = kept_matrix(weight, site) if self.keep else self._reason(weight)
         if isinstance(matrix, str):
             self.outcomes.append(Outcome(weight.name, "packed" if self.recipe else "float", stored_as, matrix))
             return False
@@ -108,6 +110,14 @@ class Storage:
         self._store(writer, weight, with_scales_as(matrix, kind), kind, 0.0)
         self.outcomes.append(Outcome(weight.name, "kept", stored_as))
         return True
+
+    def _reason(self, weight: "Weight") -> str:
+        """Why a quantized matrix is not kept where none is."""
+        kinds = _kinds(weight)
+        if kinds not in self.kinds:
+            return "as --requantize wants it"
+        lost = " + ".join(dict.fromkeys(kinds))
+        return "most others cannot be kept" if self.kinds[kinds] else f"{lost} has no exact form in MatMulNBits"
 
     def _write_packed(self, writer: "WeightsWriter", weight: "Weight", site: "Site") -> bool:
         if self.recipe is None:

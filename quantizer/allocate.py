@@ -13,11 +13,19 @@ _PRICES = (1e-20, 1e3)  # nats per byte: from all that is offered to nothing but
 
 @dataclass(frozen=True)
 class Option:
-    """One way to store one matrix: what it costs, and the KL divergence that it is predicted to add."""
+    """One way to store one matrix: what it costs, and the KL divergence that it is predicted to add.
+
+    Attributes:
+        choice: the way.
+        nbytes: that it takes.
+        damage: in nats.
+        slowness: how much dearer than they are its bytes look, where it runs slower than others of its size.
+    """
 
     choice: Choice
     nbytes: int
     damage: float
+    slowness: float = 1.0
 
 
 def allocate(
@@ -25,7 +33,7 @@ def allocate(
 ) -> dict[str, Option]:
     """Choose an option for each matrix so that the summed damage is least within the budget.
 
-    Minimises Σ damage + λ · bytes for each matrix by itself, and bisects the price λ.
+    Minimises Σ damage + λ · bytes · slowness for each matrix by itself, and bisects the price λ.
 
     Args:
         options: by weight name.
@@ -53,4 +61,4 @@ def allocate(
 
 
 def _cheapest(ways: Sequence[Option], price: float) -> Option:
-    return min(ways, key=lambda way: (way.damage + price * way.nbytes, way.nbytes))
+    return min(ways, key=lambda way: (way.damage + price * way.nbytes * way.slowness, way.nbytes))

@@ -175,7 +175,7 @@ def _describe(manifest: Manifest, bits: Bits, text: Text) -> Manifest:
 
 def _with_cache(graph: Graph, dtype: Literal["int8", "uint8"], bits: Bits) -> Graph:
     def changed(port: Port) -> Port:
-        if not port.role.startswith(("past", "present")):
+        if not port.role.endswith(("_key", "_value")):
             return port
         return replace(port, dtype=dtype, shape=(*port.shape[:3], int(port.shape[3]) * bits // 8))
 

@@ -1,7 +1,8 @@
 """weights.bin: read one tensor at a time, write one tensor at a time."""
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -11,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
-from runtime.errors import IntegrityError, QuantizationError
+from runtime.errors import BundleError, IntegrityError
 
 ALIGNMENT = 4096  # a page: what memory mapping needs
 SMALL = 1 << 16  # below this a page of padding would cost more than mapping saves
@@ -82,7 +83,8 @@ class WeightsWriter:
             self._write(np.ascontiguousarray(piece).reshape(-1).view(np.uint8).data)
         assert self._file.tell() == offset + length
         if self._on_progress:
-            self._file.flush()
+            with self._translated():
+                self._file.flush()
             self._on_progress(offset + length)
         self.placed[name] = Placed(name, offset, length, dtype, shape)
         return self.placed[name]
@@ -93,10 +95,15 @@ class WeightsWriter:
         return self._file.tell()
 
     def _write(self, data: Any) -> None:
-        try:
+        with self._translated():
             self._file.write(data)
+
+    @contextmanager
+    def _translated(self) -> Iterator[None]:
+        try:
+            yield
         except OSError as error:
-            raise QuantizationError(f"{self._path}: cannot be written ({error.strerror}).") from error
+            raise BundleError(f"{self._path}: cannot be written ({error.strerror}).") from error
 
 
 def _alignment(length: int) -> int:

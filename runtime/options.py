@@ -141,7 +141,7 @@ class EngineOptions:
         max_concurrency: Rows: how many requests decode together.
         context: Most tokens of one request, prompt and answer; None is the model's context length.
         prefill_chunk: Prompt tokens computed between two decode steps.
-        kv_memory: Bytes for keys and values; None takes a share of the free memory.
+        kv_memory: Bytes for keys, values and states; None takes a share of the free memory.
         kv_dtype: How keys and values are stored; "auto" is what the bundle's graphs declare.
         max_queue: Requests that may wait before a new one is refused.
         max_queue_tokens: Prompt tokens that may wait; None is no limit.

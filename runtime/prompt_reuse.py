@@ -46,17 +46,17 @@ class PromptReuse:
         """A chunk of its prompt is in its row: keep what is to be kept."""
         if self._states is None:
             if sequence.length == len(sequence.tokens):
-                self._store(sequence, sequence.length)
-        elif sequence.length in sequence.stops:
+                self._store(sequence, self._scheduler.reusable(sequence))
+        elif sequence.length in sequence.stops and self._scheduler.intact(sequence):
             if sequence.length == sequence.stops[-1]:
                 self._keep(sequence)
             self._store(sequence, sequence.length)
 
-    def ended(self, sequence: Sequence) -> None:
-        """It ends while it runs: keep what was generated, too."""
+    def ended(self, sequence: Sequence, reason: str) -> None:
+        """It ends while it runs: keep what was generated, too. Of a cancelled answer nobody may have seen the last."""
         if self._states is None:
             self._store(sequence, self._scheduler.reusable(sequence))
-        else:
+        elif reason != "cancelled":
             self._keep(sequence)
 
     def _usable(self, sequence: Sequence, path: list[Block]) -> list[Block]:

@@ -217,10 +217,14 @@ class Scheduler:
         live = {s.row: s.length for s in self}
         return [(row, live.get(row, 0)) for row in sorted(rows) if row not in self.warm]
 
+    def intact(self, sequence: Sequence) -> bool:
+        """Whether its row still holds all of its tokens: what lies before the shortest window is given back."""
+        return self.limits.window is None or sequence.length <= self.limits.window
+
     def reusable(self, sequence: Sequence) -> int:
         """How many of its first tokens another sequence may take over from its row."""
-        if self.limits.window is not None and sequence.length > self.limits.window:
-            return 0  # what lies before the window was given back
+        if not self.intact(sequence):
+            return 0
         if self.limits.states_every:
             return sequence.kept
         return sequence.length if self.limits.reuse_generated else sequence.exact

@@ -142,6 +142,7 @@ class StateRows:
 
     def _copy(self, source: int, target: int) -> None:
         if source != target:
+            self._seen[target] = _UNKNOWN
             self.memory.copy(source, target)
             self._seen[target] = self._seen[source]
 

@@ -320,7 +320,7 @@ class Turns:
         if answer.timings.admitted is None:
             self.queue.leave(sequence.prompt_length)
         if self.scheduler.limits.reuse_generated and sequence.status is Status.RUNNING and reason != "error":
-            self.reuse.ended(sequence)
+            self.reuse.ended(sequence, reason)
         self.scheduler.finish(sequence, reason)
         answer.timings.finished = self.clock()
         self.counts["finished"] += 1

@@ -4,6 +4,7 @@ weight[n, k] = (code[k, n] - zero[group[k], n]) * scale[group[k], n]
 """
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
@@ -47,7 +48,12 @@ class GptqMatrix:
     @property
     def dtype(self) -> str:
         """For messages."""
-        return f"GPTQ {self.bits}-bit"
+        return f"GPTQ {self.bits}-bit with act-order" if self.is_scattered else f"GPTQ {self.bits}-bit"
+
+    @cached_property
+    def is_scattered(self) -> bool:
+        """Whether inputs of one group do not lie beside each other, as no operator can store them."""
+        return not np.array_equal(self.groups(), np.arange(self.shape[1]) // self.group_size)
 
     @property
     def group_size(self) -> int:
@@ -63,7 +69,7 @@ class GptqMatrix:
 
     def packed(self) -> PackedTensor | None:
         """The codes, unless the groups are scattered over the inputs (act-order)."""
-        if not np.array_equal(self.groups(), np.arange(self.shape[1]) // self.group_size):
+        if self.is_scattered:
             return None
         return storable(self._grouped())
 

@@ -34,7 +34,7 @@ def _size(_context: click.Context, _parameter: click.Parameter, value: str | Non
 @click.option("--max-concurrency", default=16, show_default=True, type=int, help="Requests that decode together.")
 @click.option("--max-queue", default=64, show_default=True, type=int, help="Requests that may wait; more get 429.")
 @click.option("--max-body", default="4MiB", show_default=True, callback=_size, help="Largest body of a request.")
-@click.option("--kv-memory", callback=_size, metavar="SIZE", help="For keys and values. [default: half of the free]")
+@click.option("--kv-memory", callback=_size, metavar="SIZE", help="For keys, values, states. [default: half of free]")
 @click.option("--prefix-cache", callback=_size, metavar="SIZE", help="For beginnings that prompts share. [default: 0]")
 @click.option("--response-store", default="64MiB", show_default=True, callback=_size, help="For stored /v1/responses.")
 @click.option("--context", type=int, help="Most tokens of one request. [default: the model's context]")

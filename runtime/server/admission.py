@@ -1,6 +1,6 @@
 """How many requests may be inside the server: counted before anything is done for them."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from .error_answers import ApiError
@@ -11,7 +11,8 @@ class Admission:
 
     Args:
         requests: most requests inside, running and waiting.
-        body_bytes: most bytes of bodies inside; a token has at least about one byte, so this bounds tokens too.
+        body_bytes: most bytes of bodies that are inside or arrive; a token has at least about one byte, so this bounds
+            tokens too.
     """
 
     def __init__(self, requests: int, body_bytes: int) -> None:
@@ -31,6 +32,27 @@ class Admission:
             raise self._full(f"{self.inside} requests are being answered or waiting, of {self.limit} that may")
 
     @contextmanager
+    def reading(self) -> Iterator[Callable[[int], None]]:
+        """Count the bytes of a body while it arrives, until the context ends; gives the function to tell of them.
+
+        Raises:
+            ApiError: 429, with Retry-After: before anything is read, or in the middle.
+        """
+        self.check()
+        held = 0
+
+        def arrived(count: int) -> None:
+            nonlocal held
+            self._require_bytes(count)
+            self._bytes += count
+            held += count
+
+        try:
+            yield arrived
+        finally:
+            self._bytes -= held
+
+    @contextmanager
     def enter(self, body_bytes: int) -> Iterator[None]:
         """Count one request for as long as the context lasts.
 
@@ -38,8 +60,7 @@ class Admission:
             ApiError: 429, with Retry-After.
         """
         self.check()
-        if self.inside and self._bytes + body_bytes > self._max_bytes:
-            raise self._full(f"requests of {self._bytes} bytes are waiting, of {self._max_bytes} that may")
+        self._require_bytes(body_bytes)
         self.inside += 1
         self._bytes += body_bytes
         try:
@@ -56,6 +77,10 @@ class Admission:
     def retry_after(self) -> int:
         """Seconds after which it is worth trying again."""
         return max(1, min(30, round(self._seconds)))
+
+    def _require_bytes(self, more: int) -> None:
+        if self._bytes and self._bytes + more > self._max_bytes:  # a single larger one may come alone
+            raise self._full(f"requests of {self._bytes} bytes are waiting, of {self._max_bytes} that may")
 
     def _full(self, what: str) -> ApiError:
         headers = {"retry-after": str(self.retry_after)}

@@ -1,7 +1,7 @@
 """Reading a request: its body within limits, and noticing that the client has gone."""
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
 from starlette.datastructures import Headers
@@ -13,17 +13,25 @@ Result = TypeVar("Result")
 _DISCARDED = 64 << 20  # bytes of a body that is too large, read so that the client hears the answer
 
 
-async def read_body(scope: Scope, receive: Receive, limit: int, seconds: float) -> bytes:
+async def read_body(
+    scope: Scope, receive: Receive, limit: int, seconds: float, arrived: Callable[[int], None]
+) -> bytes:
     """The body of a request that must be JSON.
 
+    Args:
+        scope, receive: of ASGI.
+        limit: bytes.
+        seconds: how long the client may take.
+        arrived: told of bytes that are kept; it may refuse them.
+
     Raises:
-        ApiError: 413 too large, 408 too slow, 415 not JSON.
+        ApiError: 413 too large, 408 too slow, 415 not JSON; or what `arrived` raises.
         Disconnected: the client went away.
     """
     headers = Headers(scope=scope)
     try:
         async with asyncio.timeout(seconds):
-            body = await _read(receive, limit)
+            body = await _read(receive, limit, arrived)
     except TimeoutError as error:
         raise ApiError(
             408, f"The request's body did not arrive within {seconds:g} seconds.", headers={"connection": "close"}
@@ -57,7 +65,7 @@ async def while_connected(receive: Receive, work: Coroutine[Any, Any, Result]) -
         await asyncio.wait({task, gone})
 
 
-async def _read(receive: Receive, limit: int) -> bytes | None:
+async def _read(receive: Receive, limit: int, arrived: Callable[[int], None]) -> bytes | None:
     chunks: list[bytes] = []
     size, more = 0, True
     while more and size <= limit + _DISCARDED:
@@ -67,7 +75,10 @@ async def _read(receive: Receive, limit: int) -> bytes | None:
         chunk = message.get("body", b"")
         size += len(chunk)
         if size <= limit:
+            arrived(len(chunk))
             chunks.append(chunk)
+        else:
+            chunks.clear()
         more = message.get("more_body", False)
     return b"".join(chunks) if size <= limit else None
 

@@ -53,8 +53,8 @@ class GenerationEndpoint:
     ) -> None:
         service = self._service
         service.require_open()
-        service.admission.check()
-        body = await read_body(scope, receive, service.options.max_body, service.options.body_seconds)
+        with service.admission.reading() as arrived:
+            body = await read_body(scope, receive, service.options.max_body, service.options.body_seconds, arrived)
         with service.admission.enter(len(body)):
 
             async def work() -> None:

@@ -18,6 +18,7 @@ _log = logging.getLogger("onnxlm.server")
 # Seconds after which a thread lets others run. At each of its system calls the event loop waits that long for each
 # thread that is busy in Python; with Python's own five milliseconds that made a tenth of a second of one /health.
 _SWITCH_SECONDS = 0.0005
+_FILES = 65536
 
 
 class DrainingServer(uvicorn.Server):
@@ -79,8 +80,21 @@ def run_server(app: Starlette, host: str, port: int) -> None:
         lifespan="on",
         ws="none",
     )
+    _raise_file_limit()
     sys.setswitchinterval(_SWITCH_SECONDS)
     DrainingServer(config, app.state.service).run()
+
+
+def _raise_file_limit() -> None:
+    """Every connection is a file. Where there are no more, nobody can connect, and /health is not answered either."""
+    try:
+        import resource
+    except ImportError:  # not on Windows
+        return
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = _FILES if hard == resource.RLIM_INFINITY else min(_FILES, hard)
+    if soft != resource.RLIM_INFINITY and soft < most:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
 
 
 def set_up_logging(log_format: str) -> None:

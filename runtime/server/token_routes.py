@@ -28,10 +28,9 @@ class TokenRoutes:
     async def _answer(self, request: Request, work: Any) -> Response:
         service = self._service
         try:
-            service.admission.check()
-            body = await read_body(
-                request.scope, request.receive, service.options.max_body, service.options.body_seconds
-            )
+            limits = service.options.max_body, service.options.body_seconds
+            with service.admission.reading() as arrived:
+                body = await read_body(request.scope, request.receive, *limits, arrived)
             with service.admission.enter(len(body)):
                 return JSONResponse(await service.prepare(lambda: work(body)))
         except Disconnected:

@@ -5,7 +5,6 @@ from collections.abc import Collection
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-
 AT_A_TIME = 4  # about a millisecond
 
 

@@ -16,9 +16,11 @@ import shutil
 import time
 from dataclasses import asdict, replace
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import numpy as np
+from peers import Onnxlm, measure
 from quality_peers import PEERS, genai
 
 from quantizer.calibration_text import read_chunks
@@ -102,6 +104,7 @@ def main() -> None:
     )
     parser.add_argument("--again", nargs="*", default=[], metavar="ROW", help="rows to forget first")
     parser.add_argument("--chunks", type=int, default=CHUNKS, help="fewer for a quick look, which is not kept")
+    parser.add_argument("--speed", action="store_true", help="also compare speeds of our rows with the first's")
     parser.add_argument("--work", type=Path, default=Path("demo/quality"))
     options = parser.parse_args()
     options.work.mkdir(parents=True, exist_ok=True)
@@ -125,6 +128,19 @@ def main() -> None:
             if options.chunks == CHUNKS:
                 log.write_text(json.dumps(figures, indent=1))
     print(table({row: figures[row] for row in options.rows}, list(chosen)))
+    if options.speed:
+        print(speeds([options.work / row.replace(" ", "-") for row in options.rows], bundle))
+
+
+def speeds(folders: list[Path], source: Bundle, rounds: int = 7) -> str:
+    """Tokens per second of bundles that take turns, each as a ratio to the first in the same round, medians."""
+    found = {folder.name: Onnxlm(folder) for folder in folders}
+    rates = measure(found, rounds, source.manifest.architecture.vocab_size)
+    lines = []
+    for (name, phase, batch), own in rates.items():
+        ratio = median(a / b for a, b in zip(own, rates[folders[0].name, phase, batch], strict=True))
+        lines.append(f"{name:12} {phase:8} batch {batch}: {median(own):8.1f} tokens/s, {ratio:.2f}x {folders[0].name}")
+    return "\n".join(lines)
 
 
 def table(figures: dict[str, Any], names: list[str]) -> str:

@@ -137,13 +137,32 @@ def test_requantize_makes_floats(make_gguf, tmp_path):
     report = export(source, tmp_path / "bundle", ExportOptions(verify="none", requantize=True))
     assert report.manifest.quantization is None
     assert "com.microsoft::MatMulNBits" not in report.manifest.target.operators
+    assert {(o.how, o.stored_as, o.reason) for o in report.outcomes} == {("float", "Q4_0", "as --requantize wants it")}
+
+
+def test_act_order_is_dequantized_and_said_so(make_checkpoint, tmp_path):
+    """Groups of inputs that do not lie beside each other: the values are right, and no operator takes the codes."""
+
+    def scattered(values):
+        order = np.random.default_rng(0).permutation(values.shape[1])
+        parts = gptq(values[:, order])
+        codes = np.empty_like(order)
+        codes[order] = np.arange(len(order))
+        unsorted = words(codes_of(values[:, order], 32)[0][:, codes].T.T).T
+        return parts | {"qweight": unsorted, "g_idx": (codes // 32).astype(np.int32)}
+
+    source = quantized_folder(make_checkpoint(), scattered, FOLDERS["gptq"][1])
+    report = export(source, tmp_path / "bundle", ExportOptions(verify="transformers"))
+    assert report.manifest.verification.max_difference < 1e-4
+    reason = "GPTQ 4-bit with act-order has no exact form in MatMulNBits"
+    assert {(o.how, o.reason) for o in report.outcomes} == {("float", reason)}
 
 
 def test_what_is_mostly_inexact_is_all_floats(make_gguf, tmp_path):
     _, source = make_gguf("Q4_1")
     report = export(source, tmp_path / "bundle", UNVERIFIED)
     assert report.manifest.quantization is None
-    assert report.outcomes == ()
+    assert {(o.how, o.reason) for o in report.outcomes} == {("float", "Q4_1 has no exact form in MatMulNBits")}
 
 
 class Stored:

@@ -93,12 +93,23 @@ def from_parts(
 def gguf_split(pre: str) -> Any:
     from transformers.integrations.gguf.gguf_tokenizer_mapping import GGUF_PRE_TOKENIZER_SPLITS
 
-    return pre_tokenizers.Split(Regex(GGUF_PRE_TOKENIZER_SPLITS[pre]), "isolated")
+    return split(GGUF_PRE_TOKENIZER_SPLITS[pre])
+
+
+def split(pattern: str) -> Any:
+    return pre_tokenizers.Split(Regex(pattern), "isolated")
 
 
 WORDS = pre_tokenizers.ByteLevel(add_prefix_space=False)
 BYTES = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
 DIGITS = pre_tokenizers.Digits(individual_digits=True)
+HAN = split("[一-龥ࠀ-一가-퟿]+")
+CASED = (  # escaped where normalisation would change a character
+    "A-Za-zµÀ-ÖØ-öø-ƺƼ-ƿǄ-ʓʕ-ʯͰ-ͳͶͷͻ-ͽͿΆΈ-ΊΌΎ-ΡΣ-ϵϷ-ҁҊ-ԯԱ-ՖႠ-ჅᎠ-Ᏽᏸ-ᏽᲐ-ᲺᲽ-Ჿᴀ-ᴫᵫ-ᵷᵹ-ᶚḀ-ἕἘ-Ἕἠ-ὅὈ-Ὅὐ-ὗὙὛὝὟ-"
+    "\u1f7dᾀ-ᾴᾶ-ᾼ\u1fbeῂ-ῄῆ-ῌῐ-\u1fd3ῖ-\u1fdbῠ-Ῥῲ-ῴῶ-ῼℂℇℊ-ℓℕℙ-ℝℤ\u2126ℨ\u212a-ℭℯ-ℴℹℼ-ℿⅅ-ⅉⅎↃↄⰀ-ⱻⱾ-ⳤⳫ-ⳮⳲⳳꙀ-"
+    "ꙭꚀ-ꚛꜢ-ꝯꝱ-ꞇꞋ-ꞎꭰ-ꮿﬀ-ﬆﬓ-ﬗＡ-Ｚａ-ｚ𐐀-𐑏𐒰-𐓓𐓘-𐓻𐲀-𐲲𐳀-𐳲𑢠-𑣟𞤀-𞥃"
+)
+BLOOM = split(" ?[^(\\s|[.,!?…。，、।۔،])]+")
 # The families' own tokenizers: a transformers class, or the pre_tokenizer of their tokenizer.json.
 REFERENCES = {
     "gpt-2": from_class("GPT2Tokenizer"),
@@ -114,6 +125,35 @@ REFERENCES = {
     "dbrx": from_parts(gguf_split("dbrx"), BYTES),
     "tekken": from_parts(gguf_split("tekken"), BYTES, ignore_merges=True),
     "gpt-4o": from_parts(gguf_split("gpt-4o"), BYTES),
+    "megrez": from_parts(gguf_split("megrez"), BYTES),
+    "deepseek-v3": from_parts(
+        split(r"\p{N}{1,3}"),
+        split("[一-龥぀-ゟ゠-ヿ]+"),
+        split(
+            r"[!\"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+"
+            r"| ?[\p{P}\p{S}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+        ),
+        BYTES,
+    ),
+    "deepseek-coder": from_parts(split("[\r\n]"), split(r"\s?\p{L}+"), split(r"\s?\p{P}+"), HAN, DIGITS, BYTES),
+    "deepseek-llm": from_parts(
+        split("[\r\n]"),
+        split(f"\\s?[{CASED}]+"),
+        split("\\s?[!-/:-~！-／：-～‘-‟　-。]+"),
+        split(r"\s+$"),
+        HAN,
+        pre_tokenizers.Digits(individual_digits=False),
+        BYTES,
+    ),
+    "bloom": from_parts(BLOOM, BYTES),
+    "viking": from_parts(BLOOM, DIGITS, BYTES),
+    "seed-coder": from_parts(
+        split(
+            r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1}| ?[^\s\p{L}\p{N}\r\n]+"
+            r"|\s*[\r\n]+|\s+(?!\S)|\s+"
+        ),
+        BYTES,
+    ),
     "falcon": from_parts(
         pre_tokenizers.Punctuation("contiguous"),
         WORDS,
@@ -133,6 +173,10 @@ def test_ids_of_any_text(byte_level: dict[str, Any], pre: str):
         assert ours.encode(text, add_special_tokens=False).ids == theirs.encode(text, add_special_tokens=False).ids, (
             text
         )
+
+
+def test_every_type_is_split_like_one_with_a_reference():
+    assert set(WORD_SPLITS.values()) == {WORD_SPLITS[pre] for pre in REFERENCES}
 
 
 @pytest.mark.parametrize("pre", sorted(WORD_SPLITS))
@@ -158,7 +202,7 @@ SPLITS = {
 
 
 @pytest.mark.parametrize("pre", SPLITS)
-def test_splits_without_a_reference_are_pinned(byte_level: dict[str, Any], pre: str):
+def test_splits_are_pinned(byte_level: dict[str, Any], pre: str):
     """Where the words end, in a sentence that every pattern cuts another way."""
     split = build(byte_level | {"tokenizer.ggml.pre": pre}).pre_tokenizer.pre_tokenize_str(AWKWARD)
     assert "|".join(AWKWARD[start:stop] for _, (start, stop) in split) == SPLITS[pre]

@@ -100,3 +100,17 @@ def test_a_prefix_hit_is_bitwise_a_miss(tiny_bundle: Path) -> None:
         hit = llm.generate(prompt, params)
     assert hit.cached_tokens == 128
     assert (hit.token_ids, hit.logprobs) == (miss.token_ids, miss.logprobs)
+
+
+def test_what_a_window_gave_back_is_not_kept(
+    make_checkpoint: Callable[..., Path], make_bundle: Callable[..., Path]
+) -> None:
+    bundle = make_bundle(make_checkpoint(model_type="mistral", sliding_window=8))
+    draw = random.Random(1)
+    first = [draw.randrange(4, 320) for _ in range(220)]
+    second, params = [*first[:66], *first[:9]], SamplingParams(max_tokens=5, logprobs=1)
+    answers = []
+    for asked in ([second], [first, second]):
+        with LLM(bundle, options=EngineOptions(threads=1, max_concurrency=1, prefix_cache=1 << 22)) as llm:
+            answers.append([llm.generate(prompt, params) for prompt in asked][-1])
+    assert answers[0].logprobs == answers[1].logprobs

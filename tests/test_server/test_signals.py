@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from contextlib import contextmanager, suppress
+from pathlib import Path
 
 import httpx
 import pytest
@@ -85,6 +86,21 @@ def test_a_second_signal_ends_it(chat_bundle, tmp_path):
             started.wait(60)
     assert b"[DONE]" not in rest
     assert "path=/v1/chat/completions" in log.read_text()  # the log is written to its end
+
+
+def test_more_files_may_be_open_than_a_shell_allows(chat_bundle, tmp_path):
+    resource = pytest.importorskip("resource")
+    before, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    log = tmp_path / "log"
+    resource.setrlimit(resource.RLIMIT_NOFILE, (256, hard))
+    try:
+        with process(log, chat_bundle, "--port", 0) as started:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (before, hard))
+            address(started, log)
+            line = re.search(r"Max open files +(\d+)", Path(f"/proc/{started.pid}/limits").read_text())
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (before, hard))
+    assert int(line[1]) == min(hard, 65536)
 
 
 def test_after_a_kill_it_starts_again_at_the_same_port(chat_bundle, tmp_path):

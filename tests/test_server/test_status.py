@@ -70,6 +70,19 @@ def test_admission_bounds_bytes_but_lets_one_large_request_in():
         assert admission.inside == 2
 
 
+def test_bodies_that_arrive_slowly_count_too():
+    admission = Admission(5, 100)
+    with admission.reading() as arrived, admission.reading() as other:
+        arrived(60)
+        other(40)
+        with pytest.raises(ApiError, match="100 bytes"):
+            other(1)
+        with pytest.raises(ApiError, match="100 bytes"), admission.enter(1):
+            pass
+    with admission.enter(100):
+        assert admission.inside == 1
+
+
 @pytest.mark.parametrize("options", [{"max_queue": -1}, {"max_body": 0}, {"ping_seconds": 0}, {"api_keys": ("",)}])
 def test_options_are_checked(options):
     with pytest.raises(OptionError):

@@ -49,6 +49,10 @@ def test_a_step_that_fails_changes_nothing(rows: StateRows) -> None:
         raise RuntimeError
     step(rows, 0, [4], [1])
     assert (seen(rows, 0, 4), seen(rows, 0, 5)) == ([4], [5])
+    with suppress(RuntimeError), rows.advance(0, [5], [1]):
+        raise RuntimeError
+    with pytest.raises(ExecutionError, match=r"known behind \[5\]"):  # 4 was being written over
+        rows.read(0, 4)
 
 
 def test_rows_that_stand_apart_are_brought_together(rows: StateRows) -> None:
@@ -98,7 +102,10 @@ def test_release_forgets_what_lies_behind_and_gives_memory_back(rows: StateRows)
     step(rows, 1, [4], [4])
     rows.release(1, 4)
     assert seen(rows, 1, 4) == [4]
-    rows.release(1, 0)
+    for length, keep in ((8, 4), (4, 0)):
+        rows.release(1, keep)
+        with pytest.raises(ExecutionError, match=f"behind {length} tokens"):
+            rows.read(1, length)
     assert isinstance(rows.memory, HostStates)
     big = rows.memory.arrays[1][1::ROWS].reshape(3, -1)[:, PAGE // 4 : -PAGE // 4]
     assert not big.any()
