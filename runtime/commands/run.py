@@ -24,6 +24,12 @@ _INTERRUPTED = 130  # what shells report for a program that Ctrl-C ended
 @click.option("--provider", default="auto", show_default=True, type=click.Choice(["auto", "cpu", "cuda"]))
 @click.option("--context", type=int, help="Most tokens of the conversation; default: the model's context.")
 @click.option("--threads", type=int, help="Threads; default: the number of cores.")
+@click.option(
+    "--speculation",
+    default=0,
+    type=click.IntRange(0),
+    help="Draft so many tokens from the text: for copying and editing.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print the answer as JSON when it is complete.")
 @click.option("--stats", is_flag=True, help="Print tokens per second to stderr.")
 @click.option("--input", "source", type=click.Path(path_type=Path), help="A file of requests, one JSON object a line.")
@@ -106,11 +112,14 @@ def _text(prompt: str) -> str:
     return sys.stdin.read() if prompt == "-" else prompt
 
 
-def _load(bundle: Path, rows: int, provider: str, context: int | None, threads: int | None, **_: Any) -> "LLM":
+def _load(
+    bundle: Path, rows: int, provider: str, context: int | None, threads: int | None, speculation: int, **_: Any
+) -> "LLM":
     from ..llm import LLM
     from ..options import EngineOptions
 
-    return LLM(bundle, provider, EngineOptions(max_concurrency=rows, context=context, threads=threads))
+    options = EngineOptions(max_concurrency=rows, context=context, threads=threads, speculation=speculation)
+    return LLM(bundle, provider, options)
 
 
 def _chat(llm: "LLM", params: "SamplingParams", system: str | None, stats: bool) -> None:

@@ -36,6 +36,9 @@ def _size(_context: click.Context, _parameter: click.Parameter, value: str | Non
 @click.option("--max-body", default="4MiB", show_default=True, callback=_size, help="Largest body of a request.")
 @click.option("--kv-memory", callback=_size, metavar="SIZE", help="For keys, values, states. [default: half of free]")
 @click.option("--prefix-cache", callback=_size, metavar="SIZE", help="For beginnings that prompts share. [default: 0]")
+@click.option(
+    "--speculation", default=0, show_default=True, type=click.IntRange(0), help="Tokens drafted from the text."
+)
 @click.option("--response-store", default="64MiB", show_default=True, callback=_size, help="For stored /v1/responses.")
 @click.option("--context", type=int, help="Most tokens of one request. [default: the model's context]")
 @click.option("--threads", type=int, help="Threads of one model. [default: the number of cores]")
@@ -112,6 +115,7 @@ def _engine_options(options: dict[str, Any]) -> "EngineOptions":
         context=options["context"],
         kv_memory=options["kv_memory"],
         prefix_cache=options["prefix_cache"] or 0,
+        speculation=options["speculation"],
         threads=options["threads"],
     )
 

@@ -37,8 +37,8 @@ def loaded(bundle: Path, **options: object) -> Iterator[LLM]:
         llm.close()
 
 
-def prompt(length: int, seed: int = 0) -> list[int]:
-    return np.random.default_rng(seed).integers(100, 40_000, length).tolist()
+def prompt(length: int, seed: int = 0, most: int = 40_000) -> list[int]:
+    return np.random.default_rng(seed).integers(3, most, length).tolist()
 
 
 def greedy(tokens: int) -> SamplingParams:
@@ -102,12 +102,12 @@ def refill(bundle: Path) -> Figures:
 def memory(bundle: Path) -> Figures:
     """Resident memory: idle rows, a short prompt, and many short requests."""
     with loaded(bundle, max_concurrency=1) as llm:
-        llm.generate(prompt(10), greedy(1))
+        llm.generate(list(range(10)), greedy(1))
         one_row = resident_memory()
     gc.collect()
     before = resident_memory()
     with loaded(bundle, max_concurrency=16) as llm:
-        llm.generate(prompt(10), greedy(1))
+        llm.generate(list(range(10)), greedy(1))
         sixteen_rows = resident_memory()
         rows = llm.model.engine.turns.executor.memory  # type: ignore[attr-defined]
         fresh = resident_memory()
@@ -115,8 +115,10 @@ def memory(bundle: Path) -> Figures:
         ten_tokens = resident_memory() - fresh
         rows.release(15, 0)
         marks = {}
-        for number in range(1, 10_001):
-            llm.generate(prompt(4 + number % 13, number), greedy(1 + number % 3))
+        most = llm.model.bundle.manifest.architecture.vocab_size
+        for number in range(20, 10_001, 20):
+            prompts = [prompt(4 + seed % 13, seed, most) for seed in range(number, number + 20)]
+            llm.generate(prompts, greedy(1 + number // 20 % 3))
             if number in (500, 10_000):
                 marks[number] = resident_memory()
     return {

@@ -43,6 +43,11 @@ def test_raw_uses_no_template(run, llm):
     assert result.stdout == llm.generate("Hi", PARAMS).text + "\n"
 
 
+def test_drafts_do_not_change_the_answer(run):
+    options = ("--raw", "--max-tokens", "40", "--temperature", "0", "--ignore-eos")
+    assert run("ab ab ab ab", *options, "--speculation", "8").stdout == run("ab ab ab ab", *options).stdout
+
+
 def test_the_system_message_is_used(run, llm):
     result = run("Hi", "--system", "Be brief", "--max-tokens", "8", "--temperature", "0", "--ignore-eos")
     chat = [{"role": "system", "content": "Be brief"}, {"role": "user", "content": "Hi"}]
