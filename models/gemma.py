@@ -1,4 +1,7 @@
-"""Gemma 1 to 3, text: scaled embeddings, norms of 1 + w, gated tanh-GELU; since Gemma 2 norms around branches."""
+"""Gemma 1 to 3, text, and VaultGemma: scaled embeddings, norms of 1 + w, gated tanh-GELU.
+
+Since Gemma 2 there are norms around both branches; VaultGemma is Gemma 2 without those behind.
+"""
 
 from dataclasses import replace
 
@@ -8,6 +11,7 @@ from .description import Attention, Decoder, HeadNorm, Norm, Rope
 from .rope import read_rope
 from .sources import LAYER, SKELETON, Table, norm
 
+_CAPPED = ("gemma2", "vaultgemma")
 _AROUND = {
     **norm("post_attention", LAYER + "post_attention_layernorm"),
     **norm("pre_mlp", LAYER + "pre_feedforward_layernorm"),
@@ -17,16 +21,17 @@ _AROUND = {
 
 def weights(model_type: str, _config: Config) -> Table:
     """Gemma 1 has Llama's names; later ones name four norms a layer."""
-    return SKELETON if model_type == "gemma" else {**SKELETON, **_AROUND}
+    around: Table = {} if model_type == "gemma" else _AROUND
+    return {**SKELETON, **around}
 
 
 def describe(config: Config) -> Decoder:
-    """The decoder of any of the three generations."""
+    """The decoder of any of the generations."""
     model_type = config.take("model_type", str)
     config.take("use_bidirectional_attention", bool, False)
     config.take("sliding_window_pattern", int, None)
     plain = skeleton.rms(config, offset=1.0)
-    around = {} if model_type == "gemma" else {"post_attention": plain, "post_mlp": plain}
+    around = {} if model_type in ("gemma", "vaultgemma") else {"post_attention": plain, "post_mlp": plain}
     mlp = skeleton.mlp(config, "gelu_pytorch_tanh", _activation_key(config))
     if config.values.get("hidden_act") == "gelu":  # old configs of Gemma 1 say gelu and mean its tanh form
         mlp = replace(mlp, activation="gelu_tanh")
@@ -39,7 +44,7 @@ def describe(config: Config) -> Decoder:
     return skeleton.decoder(
         config, model_type, layers, plain, tied=True, context=131072 if model_type == "gemma3_text" else 8192,
         embedding_scale=config.positive("hidden_size") ** 0.5,
-        logit_softcap=_softcap(config, "final_logit_softcapping", 30.0 if model_type == "gemma2" else None),
+        logit_softcap=_softcap(config, "final_logit_softcapping", 30.0 if model_type in _CAPPED else None),
     )  # fmt: skip
 
 
@@ -50,7 +55,7 @@ def _activation_key(config: Config) -> str:
 
 def _attentions(config: Config, model_type: str, plain: Norm) -> list[Attention]:
     bias = config.take("attention_bias", bool, False)
-    softcap = 50.0 if model_type == "gemma2" else None
+    softcap = 50.0 if model_type in _CAPPED else None
     base = skeleton.attention(config, head_dim=256, rope=None, qkv_bias=bias, output_bias=bias)
     if model_type != "gemma":
         scale = config.take("query_pre_attn_scalar", float, 256.0) ** -0.5

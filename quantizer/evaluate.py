@@ -65,8 +65,9 @@ class Model:
         cut = find_cut(graph)
         self._bundle = bundle
         self._hidden, self._rows = str(cut.hidden.name), str(cut.head_input.name)
-        self._body = Segment(body(graph, cut, 0, len(cut.borders) + 1), bundle.folder)
-        self._head = Segment(with_log_softmax(head(graph, cut)), bundle.folder)
+        packed = bundle.manifest.quantization is not None
+        self._body = Segment(body(graph, cut, 0, len(cut.borders) + 1), bundle.folder, prepacked=packed)
+        self._head = Segment(with_log_softmax(head(graph, cut)), bundle.folder, prepacked=packed)
 
     def hidden(self, ids: IntArray) -> Floats:
         """What the head reads, `[batch, sequence, H]`, for sequences `ids` `[batch, sequence]`."""

@@ -29,21 +29,6 @@ def add_grams(graph: ir.Graph) -> dict[str, str]:
     return readers
 
 
-def add_pair_grams(graph: ir.Graph) -> dict[str, tuple[str, str]]:
-    """The same for a batch of two streams, f and q: XqᵀXq, and how far XfᵀXq is from it.
-
-    Returns:
-        weight name → names of the outputs (XfᵀXq − XqᵀXq, XqᵀXq), each `[K, K]`.
-    """
-    added: dict[ir.Value, tuple[str, str]] = {}
-    readers: dict[str, tuple[str, str]] = {}
-    for weight, x, inputs, stream in list(_reads(graph)):
-        if x not in added:
-            added[x] = _GramOf(graph, x, inputs).add_pair(stream)
-        readers[weight] = added[x]
-    return readers
-
-
 def _reads(graph: ir.Graph) -> Iterator[tuple[str, ir.Value, int, ir.Value | None]]:
     """Each matrix, what it reads, the size of that, and the stream by which tokens are weighted, if they are."""
     stream: ir.Value | None = None
@@ -114,24 +99,10 @@ class _GramOf:
     def add(self, stream: ir.Value | None) -> str:
         flat = self._node("Reshape", self._x, self._constant("shape", [-1, self._inputs]))
         share = flat if stream is None else self._node("Div", flat, self.mean_squares(stream))
-        return self._output(share, flat, "")
-
-    def add_pair(self, stream: ir.Value | None) -> tuple[str, str]:
-        shape = self._constant("shape", [-1, self._inputs])
-        first, second = (self._node("Reshape", self._one(self._x, i), shape) for i in (0, 1))
-        gap = self._node("Sub", first, second)
-        share = second if stream is None else self._node("Div", second, self.mean_squares(self._one(stream, 1)))
-        return self._output(gap, share, ".gap"), self._output(second, share, "")
-
-    def _one(self, value: ir.Value, index: int) -> ir.Value:
-        return self._node("Gather", value, self._constant(f"stream{index}.of.{value.name}", [index]), axis=0)
-
-    def _output(self, left: ir.Value, right: ir.Value, part: str) -> str:
-        """leftᵀ right."""
-        gram = self._node("MatMul", self._node("Transpose", left, perm=[1, 0]), right)
-        gram.name, gram.type = self._name + part, ir.TensorType(ir.DataType.FLOAT)
+        gram = self._node("MatMul", self._node("Transpose", share, perm=[1, 0]), flat)
+        gram.name, gram.type = self._name, ir.TensorType(ir.DataType.FLOAT)
         self._graph.outputs.append(gram)
-        return str(gram.name)
+        return self._name
 
     def mean_squares(self, stream: ir.Value) -> ir.Value:
         """Of each token's stream, `[tokens, 1]`."""

@@ -12,11 +12,9 @@ from runtime.errors import QuantizationError
 
 from .budget import Measured, measure, spend
 from .calibrate import Grams
-from .correction import Correction
 from .expert_stacks import experts_choice
 from .fold import plan_folding
-from .matrix import Floats, QuantizedMatrix
-from .outliers import Index, effective
+from .matrix import Floats
 from .permute import plan_permutations
 from .rearrange import Rearrangements
 from .scheme import Choice, Recipe
@@ -61,33 +59,15 @@ class Plan:
         self.choices = {s.unit: choice_for(s, recipe) for s in sites}
         self._grams = grams
         self._transposed = transposed
-        self._correction: Correction | None = None
         if grams is not None and recipe.permute:
             plan_permutations(structure, self.diagonal, self.changes)
         if grams is not None and recipe.fold:
             plan_folding(structure, self.diagonal, self._exponent, self.changes)
 
-    def start_correction(self, correction: Correction) -> None:
-        """Let what is quantized first move the targets of what comes behind it."""
-        self._correction = correction
-
-    def target(self, site: Site, weight: Floats) -> Floats:
-        """What the codes of a matrix are to stand for, given its rearranged weights `[N, K]`; mostly just these."""
-        if self._correction is None:
-            return weight
-        original = self.changes.undo_matrix(site.weight, weight)
-        return self.changes.matrix(site.weight, self._correction.correct(site.weight, original))
-
-    def keep(self, site: Site, matrix: QuantizedMatrix, index: Index) -> None:
-        """Note what a matrix became."""
-        if self._correction is not None:
-            original = self.changes.undo_matrix(site.weight, effective(matrix, index))
-            self._correction.put(site.weight, np.ascontiguousarray(original.T if site.transposed else original))
-
     @property
     def fingerprint(self) -> str:
         """Of all that measurements depend on: weights, text, and the recipe, less what it is to cost."""
-        return self._identify(replace(self.recipe, budget=None, exclude=(), polish=0, thorough=False))
+        return self._identify(replace(self.recipe, budget=None, exclude=(), polish=0))
 
     @property
     def identity(self) -> str:

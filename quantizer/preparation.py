@@ -10,7 +10,6 @@ from runtime.memory import resident_memory
 
 from .calibrate import Grams, IntArray, Step, collect_grams
 from .calibration_text import Text, too_little
-from .correction import Correction
 from .graphs import Graphs
 from .measurement_log import MeasurementLog
 from .plan import Plan
@@ -21,7 +20,6 @@ from .sites import Site, transposed_weights
 from .structure import find_structure
 from .weights_file import Layout
 
-_CORRECTION_STRIDE = 2  # a correction has few degrees of freedom: half of the text will do
 _LOGGER = logging.getLogger("onnxlm.quantizer")
 
 
@@ -58,8 +56,6 @@ def prepare(
     plan = Plan(recipe, sites, transposed, structure, grams)
     if recipe.budget is not None:
         _spend_budget(bundle, graphs, plan, recipe.budget, text.chunks, work, progress)
-    if recipe.thorough:
-        plan.start_correction(Correction(bundle, prefill, text.chunks[::_CORRECTION_STRIDE], work))
     return plan
 
 

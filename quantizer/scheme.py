@@ -81,7 +81,6 @@ class Recipe:
         permute: let neighbouring weights absorb the order that suits GPTQ best.
         fold: let neighbouring weights absorb a scale that favours inputs that matter.
         polish: rounds of refinement after GPTQ.
-        thorough: move each layer's targets by what the layers before it have lost.
         budget: bits per weight over all parameters; None stores every matrix by `linear` and `table`.
         calibration: "self" for text that the model writes itself, or the name of the text that was given.
         calibration_tokens: most tokens to use of it.
@@ -95,7 +94,6 @@ class Recipe:
     permute: bool = False
     fold: bool = False
     polish: int = 0
-    thorough: bool = False
     budget: float | None = None
     calibration: str = "self"
     calibration_tokens: int = 16384
@@ -106,10 +104,8 @@ class Recipe:
             raise ValueError("table: must be symmetric; MatMulNBits and GatherBlockQuantized share its bytes")
         if self.method not in METHODS:
             raise ValueError(f"method: {self.method!r} is not known; choose one of {', '.join(METHODS)}")
-        if self.method != "gptq" and (
-            self.permute or self.fold or self.polish or self.thorough or self.budget or self.outliers
-        ):
-            raise ValueError("permute, fold, polish, thorough, budget and outliers need calibration: use method gptq")
+        if self.method != "gptq" and (self.permute or self.fold or self.polish or self.budget or self.outliers):
+            raise ValueError("permute, fold, polish, budget and outliers need calibration: use method gptq")
         if self.polish < 0 or self.calibration_tokens < 1:
             raise ValueError("polish must be at least 0 and calibration_tokens at least 1")
         if self.budget is not None and not 1 < self.budget < 32:

@@ -82,12 +82,23 @@ class Segment:
         model: the piece.
         folder: where weights.bin lies.
         replaced: initializers to use instead of those of the file, by name.
+        prepacked: whether weights are copied into the order that kernels like. Products of many rows gain nothing from
+            it in floating point, and memory then holds all weights twice; packed codes need it.
     """
 
-    def __init__(self, model: ir.Model, folder: Path, replaced: Mapping[str, npt.NDArray[Any]] | None = None) -> None:
+    def __init__(
+        self,
+        model: ir.Model,
+        folder: Path,
+        replaced: Mapping[str, npt.NDArray[Any]] | None = None,
+        *,
+        prepacked: bool = True,
+    ) -> None:
         module = onnxruntime()
         options = module.SessionOptions()
         options.enable_mem_pattern = False
+        if not prepacked:
+            options.add_session_config_entry("session.disable_prepacking", "1")
         options.add_session_config_entry("session.model_external_initializers_file_folder_path", str(folder))
         # ONNX Runtime refers to these arrays without owning them.
         self._kept = {n: module.OrtValue.ortvalue_from_numpy(a) for n, a in (replaced or {}).items()}

@@ -44,9 +44,9 @@ class Sensitivity:
         self._folder = bundle.folder
         layers = len(self._cut.borders) + 1
         self._models = [body(graph, self._cut, i, i + 1) for i in range(layers)]
-        self._layers = [Segment(model, bundle.folder) for model in self._models]
+        self._layers = [Segment(model, bundle.folder, prepacked=False) for model in self._models]
         self._head_model = with_log_softmax(head(graph, self._cut))
-        self._head = Segment(self._head_model, bundle.folder)
+        self._head = Segment(self._head_model, bundle.folder, prepacked=False)
         self._inputs = empty_cache_feeds(bundle, chunks)
         self._states = self._run_all()
         self._reference = self._log_probabilities(self._states[-1], self._head)
@@ -64,7 +64,9 @@ class Sensitivity:
 
     def _opened(self, model: ir.Model, segment: Segment, replaced: Mapping[str, npt.NDArray[np.float32]]) -> Segment:
         names = [name for name in replaced if name in model.graph.initializers]
-        return Segment(model, self._folder, {name: replaced[name] for name in names}) if names else segment
+        if not names:
+            return segment
+        return Segment(model, self._folder, {name: replaced[name] for name in names}, prepacked=False)
 
     def _run_all(self) -> list[Arrays]:
         states: list[Arrays] = [{}]

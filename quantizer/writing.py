@@ -80,8 +80,7 @@ class _Writing:
         needed = packed_bytes(site.rows, site.inputs, choice, kind.itemsize)
         if needed >= tensor.nbytes:
             return Outcome(site, tensor.nbytes, None, f"would grow to {needed:,} bytes")
-        matrix, index = self._quantized(site, self._plan.target(site, weight), choice, kind)
-        self._plan.keep(site, matrix, index)
+        matrix, index = self._quantized(site, weight, choice, kind)
         self.stored[site.weight], entry = store_matrix(self._writer, site.weight, weight, matrix, index, kind)
         return Outcome(site, tensor.nbytes, entry)
 

@@ -174,6 +174,12 @@ CASES = [
     Case("granitemoehybrid", MOE | GRANITE | MAMBA | {"shared_intermediate_size": 48}),
     Case("granitemoehybrid", GRANITE | MAMBA | {"num_local_experts": 0, "shared_intermediate_size": 48,
          "position_embedding_type": "rope"}, name="dense"),
+    Case("jais2", {"head_dim": 16}),
+    Case("nanochat", {"attention_bias": True}),
+    Case("vaultgemma", {"head_dim": 32, "query_pre_attn_scalar": 24, "sliding_window": 8, "attn_logit_softcapping": 5.0,
+                        "final_logit_softcapping": 3.0}),
+    Case("hunyuan_v1_moe", {"head_dim": 32, "num_experts": 4, "moe_topk": 2, "attention_bias": True,
+                            "rope_scaling": {"type": "dynamic", "alpha": 1000.0, "factor": 1.0}}),
     Case("minimax_m2", MOE | {"head_dim": 32, "rotary_dim": 16}),
 ]  # fmt: skip
 

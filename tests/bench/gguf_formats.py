@@ -1,6 +1,7 @@
 """A GGUF model stored in other block formats: perplexity of our bundle against transformers over the same file.
 
 python tests/bench/gguf_formats.py SmolLM2-135M-Instruct.Q4_1.gguf                  # all formats, a table
+python tests/bench/gguf_formats.py model.gguf --exact                               # what the weights alone do
 python tests/bench/gguf_formats.py model.gguf --kinds Q8_0 Q4_0 --text book.txt --tokens 2048
 
 The weights are dequantized and quantized again by the gguf package, whose dequantization the reference runs on. Formats
@@ -60,9 +61,9 @@ def requantize(source: Path, target: Path, kind: str) -> Path:
     return target
 
 
-def our_perplexity(bundle: Bundle, ids: np.ndarray, exact: bool) -> float:
-    """Of the ids behind the first, in one pass; `exact` does not round activations to 8 bits."""
-    model = Model(bundle, float_activations=exact)
+def our_perplexity(bundle: Bundle, ids: np.ndarray) -> float:
+    """Of the ids behind the first, in one pass."""
+    model = Model(bundle)
     hidden = model.hidden(ids[None])[0]
     parts = [model.log_probabilities(hidden[start : start + ROWS]) for start in range(0, len(ids), ROWS)]
     return perplexity(np.concatenate(parts), ids)
@@ -112,14 +113,14 @@ def perplexity(log_probabilities: np.ndarray, ids: np.ndarray) -> float:
 
 
 def measure(source: Path, kind: str, text: str, tokens: int, scratch: Path, exact: bool = False) -> dict[str, Any]:
-    """One line of the table."""
+    """One line of the table; `exact`: codes become floats, whose products do not round activations to 8 bits."""
     from tokenizers import Tokenizer
 
     path = requantize(source, scratch / f"{kind}.gguf", kind)
-    report = export(path, scratch / kind, ExportOptions(verify="none"))
+    report = export(path, scratch / kind, ExportOptions(verify="none", requantize=exact))
     bundle = open_bundle(scratch / kind)
     ids = np.array(Tokenizer.from_file(str(bundle.path("tokenizer.json"))).encode(text).ids[:tokens], np.int64)
-    ours, theirs = our_perplexity(bundle, ids, exact), their_perplexity(path, ids)
+    ours, theirs = our_perplexity(bundle, ids), their_perplexity(path, ids)
     return {
         "kind": kind,
         "weights_bytes": bundle.manifest.files["weights.bin"].size,
@@ -127,6 +128,7 @@ def measure(source: Path, kind: str, text: str, tokens: int, scratch: Path, exac
         "perplexity": round(ours, 4),
         "reference": round(theirs, 4),
         "difference_percent": round(100 * (ours / theirs - 1), 4),
+        "tokens": len(ids),
     }
 
 
@@ -137,11 +139,12 @@ def main() -> None:
     parser.add_argument("--kinds", nargs="+", default=KINDS)
     parser.add_argument("--text", type=Path, default=TEXT)
     parser.add_argument("--tokens", type=int, default=512)
+    parser.add_argument("--exact", action="store_true", help="weights alone: activations are not rounded to 8 bits")
     chosen = parser.parse_args()
     worst = 0.0
     for kind in chosen.kinds:
         with tempfile.TemporaryDirectory(prefix="onnxlm-bench-") as scratch:
-            line = measure(chosen.source, kind, chosen.text.read_text(), chosen.tokens, Path(scratch))
+            line = measure(chosen.source, kind, chosen.text.read_text(), chosen.tokens, Path(scratch), chosen.exact)
         print(json.dumps(line), flush=True)
         worst = max(worst, abs(line["difference_percent"]))
     sys.exit(worst > 1)

@@ -26,6 +26,21 @@ def test_report_as_text_says_what_was_not_checked(tiny_checkpoint, tmp_path):
     assert "not verified" in result.stdout
 
 
+def test_disk_and_memory_are_said_before_and_compared_behind(tiny_checkpoint, tmp_path):
+    result = run(tiny_checkpoint, "-o", tmp_path / "bundle", "--verify", "none")
+    assert result.stderr.startswith("needs about 0.03 GB on disk and 0.2")
+    assert "GB of memory at most (estimated: 0.03 and 0.2" in result.stdout
+
+
+def test_plain_rounding_is_another_method(tiny_checkpoint, tmp_path):
+    for method in ("search", "rtn"):
+        run(tiny_checkpoint, "-o", tmp_path / method, "--quantize", "int4", "--method", method)
+    manifests = [json.loads((tmp_path / method / "manifest.json").read_text()) for method in ("search", "rtn")]
+    assert [manifest["quantization"]["recipe"]["method"] for manifest in manifests] == ["search", "rtn"]
+    errors = [[tensor["relative_error"] for tensor in m["quantization"]["tensors"]] for m in manifests]
+    assert sum(errors[0]) < sum(errors[1])
+
+
 def test_error_is_one_line_and_exit_code_1(tmp_path):
     result = run(tmp_path / "nothing", "-o", tmp_path / "bundle")
     assert result.exit_code == 1

@@ -12,7 +12,7 @@ BENCH = Path(__file__).parents[1] / "bench" / "gguf_formats.py"
 def test_perplexity_is_that_of_the_reference(make_gguf, tmp_path, kind):
     _, source = make_gguf("F32")
     text = (Path(__file__).parents[2] / "LICENSE").read_text()
-    # A random model is all noise to 8-bit activations, unlike a real one: it gets its own.
+    # exact: a random model is all noise to 8-bit activations, unlike a real one.
     line = runpy.run_path(str(BENCH))["measure"](source, kind, text, 200, tmp_path, exact=True)
     assert abs(line["difference_percent"]) < 0.01
     assert line["perplexity"] > 10
