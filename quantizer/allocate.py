@@ -57,7 +57,33 @@ def allocate(
             best, high = chosen, price
         else:
             low = price
-    return best
+    return _fill(best, options, budget, size)
+
+
+def _fill(
+    chosen: dict[str, Option],
+    options: Mapping[str, Sequence[Option]],
+    budget: int,
+    size: Callable[[Mapping[str, Option]], int],
+) -> dict[str, Option]:
+    """Spend what the prices left over: one price moves many matrices at once, and may stop far below the budget."""
+    refused: set[tuple[str, Option]] = set()
+    while True:
+        left = budget - size(chosen)
+        better = [
+            ((now.damage - way.damage) / max(1.0, way.nbytes * way.slowness - now.nbytes * now.slowness), name, way)
+            for name, now in chosen.items()
+            for way in options[name]
+            if way.damage < now.damage and way.nbytes - now.nbytes <= left and (name, way) not in refused
+        ]
+        if not better:
+            return chosen
+        _, name, way = max(better, key=lambda entry: entry[0])
+        tried = {**chosen, name: way}
+        if size(tried) <= budget:
+            chosen = tried
+        else:
+            refused.add((name, way))  # alignment took more than its bytes
 
 
 def _cheapest(ways: Sequence[Option], price: float) -> Option:

@@ -82,8 +82,9 @@ class Segment:
         model: the piece.
         folder: where weights.bin lies.
         replaced: initializers to use instead of those of the file, by name.
-        prepacked: whether weights are copied into the order that kernels like. Products of many rows gain nothing from
-            it in floating point, and memory then holds all weights twice; packed codes need it.
+        prepacked: whether weights are copied into the order that kernels like, and buffers kept for the next run.
+            Products of many rows gain little from it in floating point, and many pieces that are open at once then
+            hold all weights twice and their buffers besides; packed codes need it.
     """
 
     def __init__(
@@ -99,6 +100,7 @@ class Segment:
         options.enable_mem_pattern = False
         if not prepacked:
             options.add_session_config_entry("session.disable_prepacking", "1")
+            options.enable_cpu_mem_arena = False
         options.add_session_config_entry("session.model_external_initializers_file_folder_path", str(folder))
         # ONNX Runtime refers to these arrays without owning them.
         self._kept = {n: module.OrtValue.ortvalue_from_numpy(a) for n, a in (replaced or {}).items()}

@@ -44,10 +44,10 @@ class _Reader:
         self._names = {call["id"]: call["function"]["name"] for m in before for call in m.get("tool_calls", ())}
 
     def add(self, item: Mapping[str, Any], where: str) -> None:
-        kind = item.get("type", "message")
+        kind = "message" if item.get("type") is None else item["type"]
         if kind == "reasoning":
             return
-        if kind not in _READERS:
+        if not isinstance(kind, str) or kind not in _READERS:
             raise _wrong(where, f"type {kind!r:.60} is not supported; items are {', '.join(_READERS)}")
         unknown = sorted({key for key, value in item.items() if value is not None} - _KEYS[kind])
         if unknown:
@@ -95,7 +95,7 @@ def _text(content: Any, where: str) -> str:
 
 def _part(part: Any, where: str) -> str:
     kind = part.get("type") if isinstance(part, dict) else None
-    text = part.get(_TEXT_PARTS[kind]) if isinstance(part, dict) and kind in _TEXT_PARTS else None
+    text = part.get(_TEXT_PARTS[kind]) if isinstance(kind, str) and kind in _TEXT_PARTS else None
     if not isinstance(text, str):
         raise _wrong(
             where, f"must be {{'type': 'input_text', 'text': …}}: models here read text only, got {part!r:.80}"

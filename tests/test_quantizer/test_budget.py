@@ -33,6 +33,10 @@ def test_the_budget_goes_where_it_helps_most():
     assert total(allocate(options(a=1.0, b=1.0), 10**6, total)) == 400
 
 
+def test_what_one_price_leaves_over_is_spent_too():
+    assert total(allocate(options(a=1.0, b=1.0, c=1.0), 450, total)) == 400  # a price moves all three or none
+
+
 def test_an_impossible_budget_says_what_is_possible():
     with pytest.raises(QuantizationError, match="smallest this bundle can become is 200 bytes"):
         allocate(options(a=1.0, b=1.0), 199, total)

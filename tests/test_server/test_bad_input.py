@@ -7,6 +7,8 @@ import time
 import httpx
 import pytest
 
+from runtime.server.response_fields import LOGPROBS
+
 CHAT = "/v1/chat/completions"
 HEADERS = {"content-type": "application/json"}
 MESSAGES = [{"role": "user", "content": "Hi"}]
@@ -38,7 +40,7 @@ BODIES = {
 
 
 @pytest.mark.parametrize("name", BODIES)
-@pytest.mark.parametrize("path", [CHAT, "/v1/completions", "/tokenize", "/detokenize"])
+@pytest.mark.parametrize("path", [CHAT, "/v1/responses", "/v1/completions", "/tokenize", "/detokenize"])
 def test_a_bad_body_is_a_400_in_openais_shape(http, path, name):
     answer = http.post(path, content=BODIES[name], headers=HEADERS)
     assert answer.status_code == 400
@@ -68,6 +70,33 @@ def test_a_value_out_of_range_is_refused_by_name(http, change):
     answer = http.post(CHAT, json={"messages": MESSAGES} | change)
     assert answer.status_code == 400
     assert next(iter(change)).split("_")[0] in answer.json()["error"]["message"].lower()
+
+
+RESPONSES = [
+    {"input": 5}, {"input": [5]}, {"input": [{}]}, {"input": [{"type": []}]}, {"input": [{"type": {}, "role": "user"}]},
+    {"input": [{"role": [], "content": "Hi"}]}, {"input": [{"role": "user", "content": 5}]},
+    {"input": [{"role": "user", "content": [{"type": [], "text": "Hi"}]}]},
+    {"input": [{"role": "user", "content": [5]}]},
+    {"input": [{"role": "user", "content": [{"type": "input_text", "text": 5}]}]},
+    {"input": [{"role": "user", "content": "Hi", "x": 1}]},
+    {"input": [{"type": "function_call", "call_id": [], "name": "f", "arguments": "{}"}]},
+    {"input": [{"type": "function_call", "call_id": "c", "name": "f", "arguments": {}}]},
+    {"input": [{"type": "function_call_output", "call_id": {}, "output": ""}]},
+    {"tools": [{}]}, {"tools": [{"type": []}]}, {"tools": [{"type": "function"}]},
+    {"tools": [{"type": "function", "name": "f", "parameters": []}]}, {"tool_choice": []},
+    {"tool_choice": {"type": []}},
+    {"text": []}, {"text": {"format": []}}, {"text": {"format": {"type": []}}},
+    {"text": {"format": {"type": "json_schema"}}}, {"text": {"format": {"type": "json_schema", "schema": []}}},
+    {"include": [5]}, {"metadata": {"a": 5}}, {"previous_response_id": 5}, {"store": "yes"}, {"instructions": []},
+    {"max_output_tokens": 1.5}, {"stream_options": {"x": 1}}, {"top_logprobs": -1, "include": [LOGPROBS]},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("change", RESPONSES, ids=map(str, RESPONSES))
+def test_a_wrong_value_of_a_response_is_refused_by_name(http, change):
+    answer = http.post("/v1/responses", json={"input": "Hi"} | change)
+    assert answer.status_code == 400
+    assert next(iter(change)) in answer.json()["error"]["message"]
 
 
 def test_an_overlong_prompt_is_refused_with_both_lengths(http):
