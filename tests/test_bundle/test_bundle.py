@@ -163,7 +163,7 @@ def test_a_failed_overwrite_keeps_the_old_bundle(example, folder):
 def test_a_folder_that_is_no_bundle_is_never_overwritten(tmp_path):
     (tmp_path / "thesis.txt").write_text("years of work")
     with (
-        pytest.raises(BundleError, match="holds no manifest.json, so onnxlm did not write it"),
+        pytest.raises(BundleError, match=r"holds no manifest\.json, so onnxlm did not write it"),
         new_bundle(tmp_path, overwrite=True),
     ):
         pass
