@@ -35,7 +35,7 @@ RECIPES: dict[str, Any] = {
     "rtn": make_recipe(method="rtn", storage=Storage(bits=4)),
     "search": make_recipe(preset="fast"),
     "int8": make_recipe(storage=Storage(bits=8)),
-    "budget": make_recipe(budget=8.0),
+    "budget": make_recipe(budget=8.5),
 }
 EVERYTHING = make_recipe(method="gptq", storage=Storage(bits=4, outliers=32))
 
