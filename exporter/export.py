@@ -86,14 +86,9 @@ def export(
     models = {role: build_graph(decoder, target, role) for role in ("prefill", "decode")}
     weights = plan_weights(models["prefill"].graph, decoder, table, tensors)
     storage = plan_storage([model.graph for model in models.values()], weights, decoder.vocab_size, options)
-    needed = estimate(weights, storage)
-    if on_estimate:
-        on_estimate(needed)
-    require_space(output, needed)
+    needed = _require_room(output, weights, storage, on_estimate)
     with new_bundle(output, overwrite=options.overwrite) as folder:
-        source_hash = EarlyHash(checkpoint)
         weights_hash = _write_files(folder, checkpoint, models, weights, storage, progress)
-        source_hash.wait()
         manifest = _manifest(checkpoint, decoder, target, weights, models, storage)
         exported = time.monotonic()
         reference = reference_of(source, checkpoint, options.lora)
@@ -105,6 +100,17 @@ def export(
     return ExportReport(Path(output), manifest, seconds, verified - exported, needed, tuple(storage.outcomes))
 
 
+def _require_room(
+    output: str | Path, weights: "list[Weight]", storage: Storage, on_estimate: Callable[[Estimate], None] | None
+) -> Estimate:
+    """What the export will need; told first, and then refused if the disk has less."""
+    needed = estimate(weights, storage)
+    if on_estimate:
+        on_estimate(needed)
+    require_space(output, needed)
+    return needed
+
+
 def _write_files(
     folder: Path,
     checkpoint: "Checkpoint",
@@ -113,9 +119,10 @@ def _write_files(
     storage: Storage,
     progress: Progress,
 ) -> str:
-    """Write everything but the manifest; the hash of weights.bin."""
+    """Write everything but the manifest, and hash the source meanwhile; the hash of weights.bin."""
     from quantizer.weights_file import WeightsWriter
 
+    source_hash = EarlyHash(checkpoint)
     done, total = 0, sum(weight.nbytes for weight in weights)
     path = folder / WEIGHTS_FILE
     with FollowingHash(path) as follower, WeightsWriter(path, follower.advance) as writer:
@@ -126,6 +133,7 @@ def _write_files(
         _write_graphs(folder, models, storage, writer)
         for name, content in checkpoint.tokenizer_files.items():
             (folder / name).write_bytes(content)
+    source_hash.wait()
     return follower.sha256
 
 

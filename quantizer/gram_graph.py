@@ -8,10 +8,10 @@ there too made the KL divergence worse.
 
 from collections.abc import Iterator
 
-import numpy as np
 import onnx_ir as ir
 
 from .experts import Experts
+from .graphs import add_initializer
 from .sites import is_matrix, use_of
 from .stream import norm_vectors
 
@@ -116,9 +116,4 @@ class _GramOf:
         return node.outputs[0]
 
     def _constant(self, part: str, numbers: list[int]) -> ir.Value:
-        name = f"{self._name}.{part}"
-        tensor = ir.tensor(np.array(numbers, np.int64), name=name)
-        value = ir.Value(name=name, type=ir.TensorType(ir.DataType.INT64), shape=ir.Shape([len(numbers)]))
-        value.const_value = tensor
-        self._graph.register_initializer(value)
-        return value
+        return add_initializer(self._graph, ir.tensor(numbers, ir.DataType.INT64, name=f"{self._name}.{part}"))

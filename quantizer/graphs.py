@@ -56,6 +56,16 @@ def save_graph(model: ir.Model, path: Path, placed: dict[str, Placed]) -> None:
     ir.save(model, path)
 
 
+def add_initializer(graph: ir.Graph, tensor: ir.TensorProtocol) -> ir.Value:
+    """A value of the tensor's name, type and shape that holds it, in the graph from now on."""
+    assert tensor.name is not None
+    value = ir.Value(
+        name=tensor.name, type=ir.TensorType(tensor.dtype), shape=ir.Shape(tensor.shape.numpy()), const_value=tensor
+    )
+    graph.register_initializer(value)
+    return value
+
+
 def _load(path: Path) -> ir.Model:
     try:
         return ir.load(path)

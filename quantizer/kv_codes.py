@@ -23,7 +23,7 @@ from runtime.ports import Port, cache_pairs
 from runtime.step_executor import MAX_SCORED
 
 from .calibration_text import Text
-from .graphs import WEIGHTS_NAME, Graphs, load_graphs, save_graph
+from .graphs import WEIGHTS_NAME, Graphs, add_initializer, load_graphs, save_graph
 from .progress import Progress, silent
 from .quantize import copy_other_files
 from .weights_file import WeightsWriter, read_tensor
@@ -133,11 +133,7 @@ def _edit_attention(graph: ir.Graph, node: ir.Node, scales: dict[str, FloatArray
         assert value.name is not None
         array = scales[value.name][None, :, None, :].astype(np.float32)  # [1, kv_heads, 1, head_dim]
         tensor = ir.tensor(array, name=f"{node.name}.{kind}_scale")
-        initializer = ir.Value(
-            name=tensor.name, shape=ir.Shape(array.shape), type=ir.TensorType(ir.DataType.FLOAT), const_value=tensor
-        )
-        graph.register_initializer(initializer)
-        node.replace_input_with(place, initializer)
+        node.replace_input_with(place, add_initializer(graph, tensor))
         node.attributes.add(ir.AttrString(f"{kind}_quant_type", "PER_CHANNEL"))
     node.attributes.add(ir.AttrInt64("kv_cache_bit_width", bits))
 

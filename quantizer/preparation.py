@@ -13,12 +13,12 @@ from .calibration_text import Text, too_little
 from .graphs import Graphs
 from .measurement_log import MeasurementLog
 from .plan import Plan
+from .preconditions import budget_bytes, layout_of
 from .progress import Progress
 from .scheme import Recipe
 from .sensitivity import Sensitivity, sample
 from .sites import Site, transposed_weights
 from .structure import find_structure
-from .weights_file import Layout
 
 _LOGGER = logging.getLogger("onnxlm.quantizer")
 
@@ -85,5 +85,4 @@ def _spend_budget(
         if site.weight not in log.measured:
             sensitivity = sensitivity or Sensitivity(bundle, sample(chunks))
             log.add(site.weight, plan.measure(sensitivity, site, tensors[site.weight]))
-    nbytes = int(budget * bundle.manifest.architecture.parameters / 8)
-    plan.spend(log.measured, nbytes, Layout({name: tensor.nbytes for name, tensor in tensors.items()}))
+    plan.spend(log.measured, budget_bytes(bundle, budget), layout_of(graphs))

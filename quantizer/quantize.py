@@ -132,7 +132,8 @@ def _measure(
     quality = measure_quality(open_bundle(folder), bundle, text, progress)
     if gate:
         gate.check(quality)
-    return write_manifest(folder, replace(manifest, quality=quality))
+    known = {name: entry.sha256 for name, entry in manifest.files.items()}
+    return write_manifest(folder, replace(manifest, quality=quality), known=known)
 
 
 @contextmanager

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import onnx_ir as ir
 
+from .graphs import add_initializer
 from .outliers import Index
 from .scheme import Scheme
 from .sites import use_of
@@ -184,15 +185,7 @@ class _Edit:
 
     def _initializer(self, part: str, tensor: ir.TensorProtocol) -> ir.Value:
         if part not in self._values:
-            assert tensor.name is not None
-            value = ir.Value(
-                name=tensor.name,
-                type=ir.TensorType(tensor.dtype),
-                shape=ir.Shape(tensor.shape.numpy()),
-                const_value=tensor,
-            )
-            self._graph.register_initializer(value)
-            self._values[part] = value
+            self._values[part] = add_initializer(self._graph, tensor)
         return self._values[part]
 
     def _constant(self, part: str, numbers: Sequence[int]) -> ir.Value:

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 import onnx_ir as ir
 
 from .experts import Experts, find_experts
+from .graphs import add_initializer
 from .rewrite import MICROSOFT, StoredMatrix
 
 _QMOE_INPUTS = 15
@@ -94,15 +95,15 @@ class _Edit:
 
     def _packed(self, matrix: StoredMatrix) -> tuple[ir.Value, ir.Value, ir.Value | None]:
         """Codes, scales in the activations' type, zero points."""
-        scales, wanted = self._initializer(matrix.scales), self._experts.down.dtype or ir.DataType.FLOAT
+        scales, wanted = add_initializer(self._graph, matrix.scales), self._experts.down.dtype or ir.DataType.FLOAT
         if matrix.scales.dtype != wanted:
             name = f"{matrix.scales.name}_cast"
             cast = ir.node("Cast", [scales], {"to": wanted}, name=name)
             scales = cast.outputs[0]
             scales.name, scales.type, scales.shape = name, ir.TensorType(wanted), matrix.scales.shape
             self._graph.insert_before(self._graph[0], cast)
-        zeros = None if matrix.zero_points is None else self._initializer(matrix.zero_points)
-        return self._initializer(matrix.codes), scales, zeros
+        zeros = None if matrix.zero_points is None else add_initializer(self._graph, matrix.zero_points)
+        return add_initializer(self._graph, matrix.codes), scales, zeros
 
     def _node(
         self,
@@ -117,18 +118,8 @@ class _Edit:
         self._graph.insert_before(at or self._experts.first, node)
         return node.outputs[0]
 
-    def _initializer(self, tensor: ir.TensorProtocol) -> ir.Value:
-        value = ir.Value(
-            name=tensor.name,
-            type=ir.TensorType(tensor.dtype),
-            shape=ir.Shape(tensor.shape.numpy()),
-            const_value=tensor,
-        )
-        self._graph.register_initializer(value)
-        return value
-
     def _constant(self, name: str, numbers: list[int]) -> ir.Value:
-        return self._initializer(ir.tensor(numbers, ir.DataType.INT64, name=f"{self._experts.name}.{name}"))
+        return add_initializer(self._graph, ir.tensor(numbers, ir.DataType.INT64, name=f"{self._experts.name}.{name}"))
 
     def _replace(self, old: list[ir.Node], new: ir.Node) -> None:
         before, after = old[-1].outputs[0], new.outputs[0]

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import median
-from typing import Literal
+from typing import Literal, TypeVar
 
 import numpy as np
 
@@ -15,6 +15,7 @@ from .binding import IntArray
 from .kv_cache import Array
 from .step_executor import StepExecutor, states_of
 
+T = TypeVar("T")
 Timer = Callable[[], float]  # does the work of one case once; returns the seconds it took
 
 
@@ -130,16 +131,14 @@ class Bench:
         return run
 
 
-def interleave(timers: Sequence[Timer], repeat: int, progress: Callable[[], None] | None = None) -> list[list[float]]:
-    """Run each timer once unmeasured, then all of them in turn, `repeat` times; their seconds, timer by timer."""
-    for timer in timers:
-        timer()
-        if progress:
-            progress()
-    seconds: list[list[float]] = [[] for _ in timers]
-    for _ in range(repeat):
-        for timer, times in zip(timers, seconds, strict=True):
-            times.append(timer())
+def interleave(
+    cases: Sequence[Callable[[], T]], repeat: int, progress: Callable[[], None] | None = None
+) -> list[list[T]]:
+    """Run each case once to warm up, then all of them in turn, `repeat` times; what they found, case by case."""
+    found: list[list[T]] = [[] for _ in cases]
+    for _ in range(repeat + 1):
+        for case, results in zip(cases, found, strict=True):
+            results.append(case())
             if progress:
                 progress()
-    return seconds
+    return [results[1:] for results in found]

@@ -4,12 +4,14 @@ import queue
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import pairwise
 from statistics import median
 
 import numpy as np
 
 from .answer import Answer, Delta
+from .benchmark import interleave
 from .errors import ExecutionError
 from .llm import LLM
 from .options import SamplingParams
@@ -86,13 +88,8 @@ class LoadBench:
         self, concurrencies: Sequence[int], repeat: int, progress: Callable[[], None] | None = None
     ) -> list[Load]:
         """Measure each number of users, all numbers taking turns."""
-        found: dict[int, list[Load]] = {count: [] for count in concurrencies}
-        for _ in range(repeat + 1):
-            for count, loads in found.items():
-                loads.append(self._load(count))
-                if progress:
-                    progress()
-        return [_middle(loads[1:]) for loads in found.values()]  # the first warms up
+        cases = [partial(self._load, count) for count in concurrencies]
+        return [_middle(loads) for loads in interleave(cases, repeat, progress)]
 
     def pace(self, readers: int, prompt: int) -> Pace:
         """Measure `readers` answers before and while a prompt of `prompt` tokens is computed."""

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from engine_waits import idle, wait_until
 
 from runtime import LLM, Delta, EngineOptions, ExecutionError, QueueFullError, SamplingParams
 from runtime.binding import FloatArray, IntArray
@@ -40,18 +41,6 @@ def llm(synthetic_bundle: Path) -> Iterator[LLM]:
 def prompts(seed: int, number: int, longest: int = 100) -> list[list[int]]:
     draw = random.Random(seed)
     return [[draw.randrange(320) for _ in range(draw.randint(1, longest))] for _ in range(number)]
-
-
-def idle(llm: LLM) -> bool:
-    stats = llm.model.engine.stats()
-    return not (stats.running or stats.waiting)
-
-
-def wait_until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 30
-    while not condition():
-        assert time.monotonic() < deadline, "it did not happen"
-        time.sleep(0.001)
 
 
 @pytest.mark.parametrize("chunk", [1, 7, 128])

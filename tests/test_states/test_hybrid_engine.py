@@ -2,13 +2,12 @@
 
 import random
 import threading
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from engine_waits import idle, wait_until
 
 from runtime import LLM, Completion, EngineOptions, ExecutionError, SamplingParams
 from runtime.batch import Batch
@@ -33,18 +32,6 @@ def text(seed: int, length: int) -> list[int]:
 
 def load(bundle: Path, **options: Any) -> LLM:
     return LLM(bundle, options=EngineOptions(**({"threads": 1, "max_concurrency": 4} | options)))
-
-
-def idle(llm: LLM) -> bool:
-    stats = llm.model.engine.stats()
-    return not (stats.running or stats.waiting)
-
-
-def wait_until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < deadline, "it did not happen"
-        time.sleep(0.001)
 
 
 def run(llm: LLM, wanted: list[list[int]], lengths: list[int]) -> list[Completion]:
@@ -112,7 +99,7 @@ def test_cancels_at_any_stage_leave_nothing_behind(hybrid: Any) -> None:
             stream.close()
             deltas += [delta] if (delta := next(witness, None)) else []
         deltas += list(witness)
-        wait_until(lambda: idle(llm))
+        wait_until(lambda: idle(llm), 60)
         scheduler = llm.model.engine.turns.scheduler
         assert scheduler.pool.free + scheduler.warm.blocks == scheduler.pool.total
         assert (threading.active_count(), llm.model.engine.turns.answers) == (threads, {})
@@ -140,7 +127,7 @@ def ended(llm: LLM, tokens: list[int], ending: str) -> list[int]:
     count = 5 if ending == "cancel" else 15
     answer = [token for _, delta in zip(range(count), stream, strict=False) for token in delta.token_ids]
     stream.close()
-    wait_until(lambda: idle(llm))
+    wait_until(lambda: idle(llm), 60)
     return answer
 
 
