@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 from runtime.manifest import DTYPE_BITS, Architecture, DType, Graph, KVCache, Layer, Port, Source, Tokens
 from runtime.manifest import Target as ManifestTarget
 
+from .collector import collector_paused
+
 if TYPE_CHECKING:
     import onnx_ir as ir
 
@@ -68,6 +70,7 @@ def describe_target(target: "Target", graphs: "list[ir.Graph]") -> ManifestTarge
     return ManifestTarget(target.provider, target.dtype, oldest, tuple(sorted(operators)))
 
 
+@collector_paused()
 def describe_tokens(checkpoint: "Checkpoint", vocab_size: int) -> Tokens:
     """Ids with a meaning: stop at the union of config's and generation_config's eos."""
     config, generation = checkpoint.config, checkpoint.generation_config

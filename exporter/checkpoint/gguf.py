@@ -7,6 +7,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+from exporter.collector import collector_paused
 from exporter.tokenizer_gguf import gguf_tokenizer_files
 from runtime.errors import CheckpointError, UnsupportedError
 
@@ -23,6 +24,7 @@ from .gguf_tensor import GgufTensor, entry_of, rows_of
 from .gguf_tokens import special_ids
 
 
+@collector_paused()
 def open_gguf(path: Path) -> Checkpoint:
     """Open a GGUF file, or any part of a split one; reads the headers only.
 

@@ -35,6 +35,15 @@ _ERROR = {
         }
     },
 }
+# Before OpenAPI 3.2 the schema of an event stream is that of one event.
+_EVENT = {
+    "type": "object",
+    "required": ["data"],
+    "properties": {
+        "event": {"type": "string"},
+        "data": {"type": "string", "description": "A chunk as JSON; at the end of chats and completions: [DONE]."},
+    },
+}
 _ERRORS = {
     "400": "The request is wrong; the message says how.",
     "401": "An API key is needed.",
@@ -129,7 +138,7 @@ def _ignored(kind: Any) -> frozenset[str]:
 def _post(words: str, fields: Any, answer: dict[str, Any], *, stream: bool = False) -> dict[str, Any]:
     content = {"application/json": {"schema": answer}}
     if stream:
-        content["text/event-stream"] = {"schema": {"type": "string"}}
+        content["text/event-stream"] = {"schema": _EVENT}
     responses = {"200": {"description": words, "content": content}} | {status: _error(status) for status in _ERRORS}
     body = {"required": True, "content": {"application/json": {"schema": _request(fields)}}}
     return {"post": {"summary": words, "requestBody": body, "responses": responses}}

@@ -1,5 +1,6 @@
 """The server as a process: uvicorn, with a first signal that drains and a second one that ends."""
 
+import gc
 import logging
 import signal
 import socket
@@ -34,6 +35,7 @@ class DrainingServer(uvicorn.Server):
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Listen, and say where."""
+        _spare_the_collector()
         await super().startup(sockets)
         host, port = self.servers[0].sockets[0].getsockname()[:2]
         shown = f"[{host}]" if ":" in host else host
@@ -83,6 +85,12 @@ def run_server(app: Starlette, host: str, port: int) -> None:
     _raise_file_limit()
     sys.setswitchinterval(_SWITCH_SECONDS)
     DrainingServer(config, app.state.service).run()
+
+
+def _spare_the_collector() -> None:
+    """What exists before the first request stays until the end: looking it through took up to 0.3 s of one /health."""
+    gc.collect()
+    gc.freeze()
 
 
 def _raise_file_limit() -> None:
