@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from quantizer.beside_each_other import beside_each_other, threads
 from runtime.errors import CheckpointError
 
-from .beside_each_other import beside_each_other, threads
 from .checkpoint.row_blocks import Rows, row_blocks
 from .stacks import slices
 from .weights import as_out_in

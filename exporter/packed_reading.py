@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from quantizer.beside_each_other import beside_each_other
 from quantizer.matrix import QuantizedMatrix
 from quantizer.method import quantize_matrix
 from quantizer.storing import scale_type_of
 
-from .beside_each_other import beside_each_other
 from .checkpoint.row_blocks import Rows, row_blocks
 from .loading import load_weight, target_rows
 

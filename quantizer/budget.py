@@ -7,7 +7,7 @@ given all others. Inputs with a second code lose nothing. Compared with GPTQ, E 
 by diag(H) instead, outliers looked up to twice as good as they are.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -19,7 +19,7 @@ from .matrix import Floats
 from .method import quantize_matrix
 from .outliers import effective
 from .packing import packed_bytes
-from .rounding import round_to_nearest
+from .rounding import lost_by_input
 from .scheme import Choice, Scheme
 from .sites import Site
 from .weights_file import Layout
@@ -44,15 +44,20 @@ class Measured:
     damages: dict[Scheme, Floats]
 
 
-def measure(
-    site: Site, matrices: Iterable[tuple[Floats, Floats | None]], kl_with: Callable[[Floats], float]
-) -> Measured:
-    """Quantize a matrix `[N, K]`, or a stack of them, by its base choice, and measure.
+@dataclass(frozen=True)
+class Tried:
+    """One matrix quantized by its base choice: its values `[N, K]`, or `[E, N, K]`, and the damages by input."""
+
+    values: Floats
+    damages: dict[Scheme, Floats]
+
+
+def try_base(site: Site, matrices: Iterable[tuple[Floats, Floats | None]]) -> Tried:
+    """Quantize a matrix `[N, K]`, or a stack of them, by its base choice.
 
     Args:
         site: the matrix or stack.
         matrices: of each matrix the float weights, rearranged, and the Gram matrix of its inputs if known.
-        kl_with: KL divergence of the model when the matrix takes other values `[N, K]`, or the stack `[E, N, K]`.
     """
     schemes = {choice.scheme for choice in ways_of(site)}
     damages = {scheme: np.zeros(site.inputs, np.float32) for scheme in schemes}
@@ -62,8 +67,8 @@ def measure(
         values.append(effective(matrix, index))
         importance = np.ones(site.inputs, np.float32) if gram is None else _own_variance(gram)
         for scheme in schemes:
-            damages[scheme] += _damages(weight, importance, scheme)
-    return Measured(kl_with(np.stack(values) if site.role == "experts" else values[0]), damages)
+            damages[scheme] += importance * lost_by_input(weight, scheme)
+    return Tried(np.stack(values) if site.role == "experts" else values[0], damages)
 
 
 def ways_of(site: Site) -> list[Choice]:
@@ -107,12 +112,6 @@ def _own_variance(gram: Floats) -> Floats:
     """1 / diag(H⁻¹), damped: of each input `[K]`, what all others do not tell."""
     factor = inverse_factor(damp(gram))
     result: Floats = (1 / np.einsum("ij,ij->j", factor, factor)).astype(np.float32)
-    return result
-
-
-def _damages(weight: Floats, importance: Floats, scheme: Scheme) -> Floats:
-    lost = weight - round_to_nearest(weight, scheme).dequantize()
-    result: Floats = importance * np.einsum("nk,nk->k", lost, lost)
     return result
 
 

@@ -28,7 +28,10 @@ from .matrix import Floats
 from .segments import Arrays, Cut, Segment, body, empty_cache_feeds, find_cut
 
 _HEAD = "head"
-_FORMAT = b"tokens weighted by the stream"  # of the Grams: a work folder with others is begun anew
+_TOGETHER = 2048  # tokens in a run: beyond, products gain nothing
+_FORMAT = (
+    b"tokens weighted by the stream, several chunks a run"  # of the Grams: a work folder with others is begun anew
+)
 IntArray = npt.NDArray[np.int64]
 
 
@@ -81,9 +84,10 @@ def collect_grams(
     cut = find_cut(graph)
     log = _Log(work, _fingerprint(bundle, chunks))
     layers = len(cut.borders) + 1
+    batches = _batches(chunks, graph)
     started, first = time.monotonic(), log.layers_done
     for layer in range(first, layers):
-        _run_layer(bundle, graph, cut, layer, chunks, log)
+        _run_layer(bundle, graph, cut, layer, batches, log)
         if progress:
             each = (time.monotonic() - started) / (layer + 1 - first)
             progress(Step(layer + 1, layers, chunks.size, each * (layers - layer - 1)))
@@ -91,24 +95,31 @@ def collect_grams(
     return Grams(log, log.files | heads, chunks.size, ExpertGrams(_seen(graph, log)))
 
 
-def _run_layer(bundle: Bundle, graph: ir.Graph, cut: Cut, layer: int, chunks: IntArray, log: "_Log") -> None:
+def _batches(chunks: IntArray, graph: ir.Graph) -> IntArray:
+    """`[batches, chunks of each, sequence]`; experts that are computed one by one for all tokens get a chunk a run."""
+    most = 1 if any(find_experts(graph)) else max(1, _TOGETHER // chunks.shape[1])
+    together = max(size for size in range(1, most + 1) if len(chunks) % size == 0)
+    return chunks.reshape(-1, together, chunks.shape[1])
+
+
+def _run_layer(bundle: Bundle, graph: ir.Graph, cut: Cut, layer: int, batches: IntArray, log: "_Log") -> None:
     model = body(graph, cut, layer, layer + 1)
     crossing = [str(value.name) for value in model.graph.outputs]
     readers = add_grams(model.graph)
     mixtures = [(experts, add_inputs_of(model.graph, experts)) for experts in find_experts(model.graph)]
     segment = Segment(model, bundle.folder)
     sums: dict[str, npt.NDArray[np.float64]] = {}
-    for index, ids in enumerate(chunks):
-        out = segment(empty_cache_feeds(bundle, ids[None]) | log.states(layer, index))
-        log.spill(f"layer{layer + 1}", index, len(chunks), {name: out[name] for name in crossing})
+    for index, ids in enumerate(batches):
+        out = segment(empty_cache_feeds(bundle, ids, segment.inputs) | log.states(layer, index))
+        log.spill(f"layer{layer + 1}", index, len(batches), {name: out[name] for name in crossing})
         for experts, names in mixtures:
-            log.spill(f"experts.{experts.name}", index, len(chunks), {name: out[name] for name in names})
+            log.spill(f"experts.{experts.name}", index, len(batches), {name: out[name] for name in names})
         for name in readers.values():
             sums[name] = sums.get(name, 0.0) + out[name].astype(np.float64)
         if layer == len(cut.borders):
             hidden = out[crossing[0]].reshape(-1, out[crossing[0]].shape[-1])
             sums[_HEAD] = sums.get(_HEAD, 0.0) + (hidden.T @ hidden).astype(np.float64)
-    grams = {name: (total / chunks.size).astype(np.float32) for name, total in sums.items()}
+    grams = {name: (total / batches.size).astype(np.float32) for name, total in sums.items()}
     _require_finite(layer, grams)
     log.finish(layer, readers, grams)
 
@@ -170,7 +181,7 @@ class _Log:
         return dict(self._state["files"])
 
     def states(self, layer: int, index: int) -> Arrays:
-        """The values that cross into `layer`, of chunk `index`."""
+        """The values that cross into `layer`, of batch `index`."""
         paths = self.spilled(f"layer{layer}") if layer else []
         names = json.loads((self.folder / f"layer{layer}.json").read_text()) if layer else []
         return {name: np.load(path, mmap_mode="r")[index] for name, path in zip(names, paths, strict=True)}
@@ -180,7 +191,7 @@ class _Log:
         return sorted(self.folder.glob(f"{name}.[0-9][0-9].npy"))
 
     def spill(self, name: str, index: int, count: int, states: Arrays) -> None:
-        """Keep some values of chunk `index`, each kind in a file of its own."""
+        """Keep some values of batch `index`, each kind in a file of its own."""
         for number, array in enumerate(states.values()):
             _write_row(self.folder / f"{name}.{number:02}.npy", array, index, count)
         (self.folder / f"{name}.json").write_text(json.dumps(list(states)))

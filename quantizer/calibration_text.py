@@ -1,6 +1,7 @@
 """Where token ids come from: a file of text, conversations or tokens, or the model itself."""
 
 import json
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from runtime.bundle import Bundle
+from runtime.bundle import Bundle, open_bundle
 from runtime.errors import QuantizationError
 from runtime.text import Tokenizer
 
@@ -21,6 +22,8 @@ CHUNK = 512
 _HELD_OUT = 4  # chunks that the result is measured on
 _LEAST = 64  # tokens that are taken at all
 _FEW = 2048  # tokens below which a Gram matrix says little
+_MOST_ROWS = 32  # sampled at a time; 18 rows are 1.8 times as fast as 8, 36 rows 2.1 times
+_KV_BYTES = 1 << 29  # that these may take
 
 
 @dataclass(frozen=True)
@@ -125,18 +128,24 @@ def too_little(chunks: IntArray) -> str | None:
 
 def write_own_text(folder: Path, tokens: int, seed: int, length: int = CHUNK) -> IntArray:
     """Token ids `[chunks, length]` that the model samples at temperature 1, each chunk from a random first token."""
-    from runtime import LLM, SamplingParams
+    from runtime import LLM, EngineOptions, SamplingParams
 
-    count = max(1, tokens // length)
+    manifest = open_bundle(folder).manifest
+    count, length = max(1, tokens // length), min(length, manifest.architecture.context_length)
     rng = np.random.default_rng(seed)
-    with LLM(folder, provider="cpu") as llm:
-        architecture = llm.model.bundle.manifest.architecture
-        length = min(length, architecture.context_length)
+    rows = _rows(count, length * max(1, manifest.kv_cache.bytes_per_token))
+    with LLM(folder, "cpu", EngineOptions(max_concurrency=rows)) as llm:
         first = [int(token) for token in _ordinary(llm.model.bundle, rng, count)]
         settings: dict[str, Any] = {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0}
         params = SamplingParams(max_tokens=length - 1, ignore_eos=True, repetition_penalty=1.0, seed=seed, **settings)
         answers = llm.generate([[token] for token in first], params)
     return np.array([[t, *a.token_ids] for t, a in zip(first, answers, strict=True)], np.int64)
+
+
+def _rows(count: int, row_bytes: int) -> int:
+    """How many of the chunks are sampled at a time: many, for a step reads all weights; in rounds of one size."""
+    most = max(1, min(_MOST_ROWS, _KV_BYTES // row_bytes))
+    return math.ceil(count / math.ceil(count / most))
 
 
 def _ordinary(bundle: Bundle, rng: np.random.Generator, count: int) -> IntArray:

@@ -14,7 +14,7 @@ import numpy.typing as npt
 from runtime.manifest import QuantizedTensor
 
 from .graphs import WEIGHTS_NAME
-from .matrix import Floats, QuantizedMatrix
+from .matrix import Floats, QuantizedMatrix, join
 from .method import NO_OUTLIERS
 from .packing import pack
 from .rewrite import StoredMatrix
@@ -51,7 +51,7 @@ def store_stack(
     writer: WeightsWriter, site: Site, stack: list[QuantizedMatrix], kind: npt.DTypeLike, error: float
 ) -> tuple[StoredMatrix, QuantizedTensor]:
     """Pack, check and write a stack."""
-    matrix = _joined(stack, axis=1 if site.joined == "inputs" else 0)
+    matrix = join(stack, axis=1 if site.joined == "inputs" else 0)
     if site.joined != "stack":
         return store_codes(writer, site.weight, matrix, NO_OUTLIERS, kind, error)
     packed = pack(matrix, kind)
@@ -71,12 +71,3 @@ def store_stack(
         name=site.weight, bits=scheme.bits, group_size=scheme.group_size, symmetric=scheme.symmetric, outliers=0,
         bytes=packed.nbytes, relative_error=error,
     )  # fmt: skip
-
-
-def _joined(stack: list[QuantizedMatrix], axis: int) -> QuantizedMatrix:
-    first = stack[0]
-    codes, scales = (np.concatenate([getattr(m, part) for m in stack], axis=axis) for part in ("codes", "scales"))
-    zeros = None
-    if first.zero_points is not None:
-        zeros = np.concatenate([m.zero_points for m in stack if m.zero_points is not None], axis=axis)
-    return QuantizedMatrix(first.scheme, codes, scales, zeros)

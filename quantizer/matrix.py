@@ -1,5 +1,6 @@
 """A quantized matrix in memory: codes, scales and zero points, before they are packed into bytes."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -50,6 +51,21 @@ class QuantizedMatrix:
         shifted = self.codes - (zero if self.zero_points is None else _spread(self.zero_points, size, inputs))
         result: Floats = (shifted * _spread(self.scales, size, inputs)).astype(np.float32, copy=False)
         return result
+
+
+def join(matrices: Sequence[QuantizedMatrix], axis: int = 0) -> QuantizedMatrix:
+    """Matrices of one scheme below each other, or (`axis` 1) side by side, where none has steps, in groups that end."""
+    first = matrices[0]
+    codes, scales = (np.concatenate([getattr(m, part) for m in matrices], axis=axis) for part in ("codes", "scales"))
+    zeros = [m.zero_points for m in matrices if m.zero_points is not None]
+    steps = [m.steps for m in matrices if m.steps is not None]
+    return QuantizedMatrix(
+        first.scheme,
+        codes,
+        scales,
+        np.concatenate(zeros, axis=axis) if zeros else None,
+        Steps(np.concatenate([s.values for s in steps]), steps[0].signed) if steps else None,
+    )
 
 
 def _spread(per_group: npt.NDArray[np.generic], size: int, inputs: int) -> Floats:

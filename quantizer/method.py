@@ -4,14 +4,15 @@ import numpy as np
 import numpy.typing as npt
 
 from .gptq import damp, gptq
-from .matrix import Floats, QuantizedMatrix
+from .matrix import Floats, QuantizedMatrix, join
 from .outliers import Index, extend
 from .polish import polish
 from .rounding import round_to_nearest
-from .scales import plan_scales
+from .scales import plan_scales, rows_of
 from .scheme import Choice
 from .search import search_matrix
 
+_WEIGHTS = 1 << 23  # that GPTQ takes at a time; rows do not know of each other, and a token table has many
 NO_OUTLIERS: Index = np.zeros(0, np.int64)
 
 
@@ -40,5 +41,11 @@ def quantize_matrix(
     if choice.outliers:
         wide = extend(weight, gram, importance, choice)
         weight, gram, importance, index = wide.weight, wide.gram, wide.importance, wide.index
-    matrix = gptq(weight, gram, scheme, stored, importance)
-    return (polish(matrix, weight, gram, stored, polishing) if polishing else matrix), index
+
+    def careful(part: slice) -> QuantizedMatrix:
+        own = rows_of(stored, part)
+        matrix = gptq(weight[part], gram, scheme, own, importance)
+        return polish(matrix, weight[part], gram, own, polishing) if polishing else matrix
+
+    step = max(1, _WEIGHTS // weight.shape[1])
+    return join([careful(slice(start, start + step)) for start in range(0, len(weight), step)]), index

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .matrix import Floats, QuantizedMatrix
-from .rounding import round_to_nearest
+from .rounding import lost_by_input
 from .scheme import Choice, Scheme
 
 Index = npt.NDArray[np.int64]
@@ -37,8 +37,7 @@ class Extended:
 
 def choose_outliers(weight: Floats, diagonal: Floats, scheme: Scheme, count: int) -> Index:
     """The `count` inputs with the largest diag(H)_j · Σ_n (W − Ŵ)²_nj under round-to-nearest, ascending."""
-    lost = weight - round_to_nearest(weight, scheme).dequantize()
-    damage = diagonal * np.einsum("nk,nk->k", lost, lost)
+    damage = diagonal * lost_by_input(weight, scheme)
     worst = np.argsort(-damage, kind="stable")[:count]
     return np.sort(worst).astype(np.int64)
 

@@ -10,7 +10,7 @@ import onnx_ir as ir
 from runtime import strict_json
 from runtime.errors import QuantizationError
 
-from .budget import Measured, measure, spend
+from .budget import Measured, Tried, spend, try_base
 from .calibrate import Grams
 from .expert_stacks import experts_choice
 from .fold import plan_folding
@@ -18,7 +18,6 @@ from .matrix import Floats
 from .permute import plan_permutations
 from .rearrange import Rearrangements
 from .scheme import Choice, Recipe
-from .sensitivity import Sensitivity
 from .sites import Site
 from .structure import Structure
 from .weights_file import Layout, read_part, read_tensor
@@ -85,17 +84,11 @@ class Plan:
         squares, order = self._grams.diagonal(weight), self.changes.inputs(weight).order
         return squares if order is None else squares[order]
 
-    def measure(self, sensitivity: Sensitivity, site: Site, tensor: ir.TensorProtocol) -> Measured:
-        """What quantizing one matrix alone does to the model."""
-
-        def kl_with(weight: Floats) -> float:
-            if site.role != "experts":
-                weight = self.changes.undo_matrix(site.weight, weight)
-            return sensitivity.kl(
-                {site.weight: np.ascontiguousarray(weight.swapaxes(-1, -2) if site.transposed else weight)}
-            )
-
-        return measure(site, self.matrices(site, tensor), kl_with)
+    def tried(self, site: Site, tensor: ir.TensorProtocol) -> Tried:
+        """A matrix quantized in an ordinary way, its values as the float graph has them."""
+        tried = try_base(site, self.matrices(site, tensor))
+        values = tried.values if site.role == "experts" else self.changes.undo_matrix(site.weight, tried.values)
+        return replace(tried, values=np.ascontiguousarray(values.swapaxes(-1, -2) if site.transposed else values))
 
     def spend(self, measured: Mapping[str, Measured], budget: int, layout: Layout) -> None:
         """Choose how each matrix is stored, within `budget` bytes of the whole file."""

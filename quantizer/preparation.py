@@ -2,12 +2,15 @@
 
 import logging
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 from runtime.bundle import Bundle
 from runtime.byte_units import format_bytes
 from runtime.memory import resident_memory
 
+from .beside_each_other import beside_each_other
+from .budget import Measured
 from .calibrate import Grams, IntArray, Step, collect_grams
 from .calibration_text import Text, too_little
 from .graphs import Graphs
@@ -21,6 +24,7 @@ from .sites import Site, transposed_weights
 from .structure import find_structure
 
 _LOGGER = logging.getLogger("onnxlm.quantizer")
+_AT_ONCE = 2  # matrices that are tried beside the run of the model
 
 
 def prepare(
@@ -79,10 +83,11 @@ def _spend_budget(
     """Measure every matrix alone, then choose how each is stored."""
     tensors = graphs.initializers()
     log = MeasurementLog(work / "sensitivity.json", plan.fingerprint)
-    sensitivity = None
-    for done, site in enumerate(plan.sites):
-        progress(f"measuring {site.name}", done, len(plan.sites))
-        if site.weight not in log.measured:
-            sensitivity = sensitivity or Sensitivity(bundle, sample(chunks))
-            log.add(site.weight, plan.measure(sensitivity, site, tensors[site.weight]))
+    left = [site for site in plan.sites if site.weight not in log.measured]
+    sensitivity = Sensitivity(bundle, sample(chunks)) if left else None
+    tried = beside_each_other((partial(plan.tried, site, tensors[site.weight]) for site in left), _AT_ONCE)
+    for site, base in zip(left, tried, strict=True):
+        progress(f"measuring {site.name}", len(log.measured), len(plan.sites))
+        assert sensitivity is not None
+        log.add(site.weight, Measured(sensitivity.kl({site.weight: base.values}), base.damages))
     plan.spend(log.measured, budget_bytes(bundle, budget), layout_of(graphs))

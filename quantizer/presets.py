@@ -17,12 +17,13 @@ from runtime.errors import QuantizationError
 
 from .scheme import Choice, Recipe, Scheme
 
+_READ_TOKENS = 16384  # of a file; text that the model writes itself takes longer
 _TABLE = Choice(Scheme(8, 32, symmetric=True))
 _FAST = Recipe(Choice(Scheme(4, 32)), _TABLE, method="search")
 _CAREFUL = Recipe(
     Choice(Scheme(4, 32, scale_bits=8)),
     Choice(Scheme(8, 32, symmetric=True, scale_bits=8)),
-    method="gptq", permute=True, fold=True, polish=2,
+    method="gptq", permute=True, fold=True, polish=2, calibration_tokens=8192,
 )  # fmt: skip
 _METHODS = {"rtn": replace(_FAST, method="rtn"), "search": _FAST, "gptq": _CAREFUL}
 PRESETS = {
@@ -77,6 +78,8 @@ def make_recipe(
         raise QuantizationError("a budget chooses bits, groups and outliers itself: leave those options out.")
     try:
         chosen = {key: value for key, value in {"budget": budget, **others}.items() if value is not None}
+        if chosen.get("calibration", "self") != "self":
+            chosen = {"calibration_tokens": _READ_TOKENS} | chosen
         return replace(_stored(base, storage), **chosen)
     except ValueError as error:
         raise QuantizationError(f"{error}.") from error

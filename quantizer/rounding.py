@@ -29,6 +29,15 @@ def round_to_nearest(weight: Floats, scheme: Scheme, stored: Stored = np.float32
     return QuantizedMatrix(scheme, codes, scales, zeros, stored if isinstance(stored, Steps) else None)
 
 
+def lost_by_input(weight: Floats, scheme: Scheme) -> Floats:
+    """Σ_n (W − Ŵ)²_nk of plain rounding, `[K]`."""
+    lost = np.zeros(weight.shape[1], np.float32)
+    for part in _row_slices(*weight.shape):
+        difference = weight[part] - round_to_nearest(weight[part], scheme).dequantize()
+        lost += np.einsum("nk,nk->k", difference, difference)
+    return lost
+
+
 def split_groups(weight: Floats, size: int) -> Floats:
     """`[N, K]` → `[N, groups, size]`; a short last group is filled with zeros, which every grid contains."""
     rows, inputs = weight.shape

@@ -8,7 +8,7 @@ The gather by `logits_index` between the two is left out: it is what keeps one p
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -98,6 +98,8 @@ class Segment:
         module = onnxruntime()
         options = module.SessionOptions()
         options.enable_mem_pattern = False
+        # Many pieces run in turn: threads of the last one that still spin would take the cores from the next.
+        options.add_session_config_entry("session.force_spinning_stop", "1")
         if not prepacked:
             options.add_session_config_entry("session.disable_prepacking", "1")
             options.enable_cpu_mem_arena = False
@@ -109,21 +111,25 @@ class Segment:
         with translated("loading a piece of the prefill graph"):
             data = ir.to_proto(model).SerializeToString()
             self._session = module.InferenceSession(data, options, providers=["CPUExecutionProvider"])
-        self._inputs = [node.name for node in self._session.get_inputs()]
+        self.inputs = [node.name for node in self._session.get_inputs()]
         self.outputs = [node.name for node in self._session.get_outputs()]
 
     def __call__(self, feeds: Mapping[str, npt.NDArray[Any]]) -> Arrays:
         """Run on those of `feeds` that this piece reads."""
         with translated("running a piece of the prefill graph"):
-            results = self._session.run(self.outputs, {name: feeds[name] for name in self._inputs})
+            results = self._session.run(self.outputs, {name: feeds[name] for name in self.inputs})
         return dict(zip(self.outputs, results, strict=True))
 
 
-def empty_cache_feeds(bundle: Bundle, ids: npt.NDArray[np.int64]) -> Arrays:
-    """Inputs of the prefill graph for full sequences `ids` `[batch, sequence]` that start from an empty cache."""
+def empty_cache_feeds(bundle: Bundle, ids: npt.NDArray[np.int64], names: Collection[str] | None = None) -> Arrays:
+    """Inputs of the prefill graph for full sequences `ids` `[batch, sequence]` that start from an empty cache: all, or
+    those called `names`.
+    """
     batch, count = ids.shape
     feeds: Arrays = {}
     for port in bundle.manifest.graphs.prefill.inputs:
+        if names is not None and port.name not in names:
+            continue
         if port.role == "input_ids":
             feeds[port.name] = ids
         elif port.role == "seqlens_k":
@@ -175,6 +181,9 @@ def _stages(graph: ir.Graph) -> dict[ir.Node, int]:
 
 def _extract(graph: ir.Graph, inputs: Sequence[ir.Value], outputs: Sequence[ir.Value]) -> ir.Model:
     piece = ir.convenience.extract(graph, inputs=inputs, outputs=outputs)
+    unread = [value for value in piece.inputs if not value.consumers() and value not in piece.outputs]
+    for value in unread:  # caches of other layers
+        piece.inputs.remove(value)
     for value in (*piece.inputs, *piece.outputs):
         value.type = value.type or graph.outputs[0].type  # values inside a graph need no type, its ports do
     return ir.Model(piece, ir_version=10)

@@ -20,7 +20,7 @@ from .segments import Arrays, Segment, body, empty_cache_feeds, find_cut, head
 IntArray = npt.NDArray[np.int64]
 
 
-_SAMPLE = (4, 96)  # chunks and tokens of each: enough to rank matrices by
+_SAMPLE = (4, 64)  # chunks and tokens of each: enough to rank matrices by
 _HEAD_STRIDE = 2  # neighbours tell much the same, and the head costs as much as many layers
 
 

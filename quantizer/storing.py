@@ -37,29 +37,22 @@ def scale_type_of(largest: float, scheme: Scheme) -> npt.DTypeLike:
     return np.float16 if _HALF_RANGE[0] <= largest / scheme.levels <= _HALF_RANGE[1] else np.float32
 
 
-def store_matrix(
-    writer: WeightsWriter, name: str, weight: Floats, matrix: QuantizedMatrix, index: Index, stored: npt.DTypeLike
+def store_codes(
+    writer: WeightsWriter, name: str, matrix: QuantizedMatrix, index: Index, stored: npt.DTypeLike, error: float
 ) -> tuple[StoredMatrix, QuantizedTensor]:
     """Pack, check and write one matrix.
 
     Args:
         writer: of weights.bin.
         name: of the weight.
-        weight: `[N, K]`, what the matrix stands for.
         matrix: its codes.
         index: which inputs are repeated behind the others.
         stored: the type that scales are stored in.
+        error: its `relative_error`.
 
     Raises:
         QuantizationError: the packed bytes do not decode to the matrix.
     """
-    return store_codes(writer, name, matrix, index, stored, relative_error(weight, matrix, index))
-
-
-def store_codes(
-    writer: WeightsWriter, name: str, matrix: QuantizedMatrix, index: Index, stored: npt.DTypeLike, error: float
-) -> tuple[StoredMatrix, QuantizedTensor]:
-    """The same for codes whose weights are not at hand; `error` is what `relative_error` would be."""
     packed = pack(matrix, stored)
     require_round_trip(name, packed, matrix)
     module = name.removesuffix(".weight")

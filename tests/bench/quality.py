@@ -14,7 +14,7 @@ import argparse
 import json
 import shutil
 import time
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -25,7 +25,7 @@ from quality_peers import PEERS, genai
 
 from quantizer.calibration_text import read_chunks
 from quantizer.evaluate import Model, evaluate
-from quantizer.presets import PRESETS, Storage, make_recipe
+from quantizer.presets import Storage, make_recipe
 from quantizer.quantize import quantize
 from quantizer.scheme import Recipe
 from runtime.bundle import Bundle, open_bundle
@@ -42,7 +42,7 @@ def recipe_of(row: str, calibration: str) -> Recipe:
         return make_recipe(method="rtn", storage=Storage(bits=4, group_size=int(row.removeprefix("rtn g"))))
     if row == "int8":
         return make_recipe(method="gptq", storage=Storage(bits=8), calibration=calibration)
-    return replace(PRESETS["balanced"], budget=float(row), calibration=calibration)
+    return make_recipe(budget=float(row), calibration=calibration)
 
 
 class Kept:

@@ -12,7 +12,7 @@ from quantizer.rounding import round_to_nearest
 from quantizer.scales import plan_scales
 from quantizer.scheme import Scheme
 from quantizer.sites import find_sites
-from quantizer.storing import store_matrix
+from quantizer.storing import store_codes
 from quantizer.weights_file import WeightsWriter
 
 RNG = np.random.default_rng(0)
@@ -52,7 +52,7 @@ def quantize(onnx, folder, scheme, accuracy_level=0):
             array = onnx.graph.initializers[site.weight].const_value.numpy()
             weight = np.ascontiguousarray(array.T if site.transposed else array)
             matrix = round_to_nearest(weight, scheme, plan_scales(weight, scheme, np.float16))
-            stored[site.weight], _ = store_matrix(writer, site.weight, weight, matrix, NO_OUTLIERS, np.float16)
+            stored[site.weight], _ = store_codes(writer, site.weight, matrix, NO_OUTLIERS, np.float16, 0.0)
             dequantized[site.weight] = matrix.dequantize()
     rewrite_graph(onnx.graph, stored, accuracy_level)
     save_graph(onnx, folder / "g.onnx", writer.placed)
