@@ -7,9 +7,10 @@ import onnx_ir as ir
 
 from .expert_stacks import quantize_stack
 from .finished import FinishedMatrices, Made
+from .loud import Columns, refit, set_apart
 from .matrix import Floats, QuantizedMatrix
 from .method import NO_OUTLIERS, quantize_matrix
-from .outliers import Index
+from .outliers import Index, effective
 from .packing import packed_bytes
 from .plan import Plan
 from .scheme import Choice
@@ -25,13 +26,15 @@ class Codes:
         matrices: one, or one for each expert.
         index: inputs that the matrix repeats as outliers.
         kind: the type of its scales.
-        error: ‖W − Ŵ‖ / ‖W‖.
+        error: ‖W − Ŵ‖ / ‖W‖, the inputs in `columns` aside.
+        columns: inputs that stay in floating point.
     """
 
     matrices: tuple[QuantizedMatrix, ...]
     index: Index
     kind: np.dtype[np.generic]
     error: float
+    columns: Columns | None = None
 
 
 class Maker:
@@ -57,22 +60,39 @@ class Maker:
         needed = packed_bytes(site.rows, site.inputs, choice, kind.itemsize)
         if needed >= tensor.nbytes:
             return f"would grow to {needed:,} bytes"
-        matrix, index = self._quantized(site, weight, choice, kind)
+        loud = self._plan.loud.get(site.weight)
+        if loud is not None:
+            return self._with_loud(site, weight, choice, kind, loud)
+        matrix, index = self._quantized(site, weight, self._plan.gram(site), choice, kind)
         return Codes((matrix,), index, kind, relative_error(weight, matrix, index))
+
+    def _with_loud(self, site: Site, weight: Floats, choice: Choice, kind: np.dtype[np.generic], loud: Index) -> Codes:
+        gram = self._plan.gram(site)
+        assert gram is not None
+        quiet, left = set_apart(weight, gram, loud)
+        matrix, index = self._quantized(site, quiet, left, choice, kind)
+        columns = refit(weight, gram, loud, effective(matrix, index))
+        return Codes((matrix,), index, kind, relative_error(quiet, matrix, index), columns)
 
     def _stack(self, site: Site, tensor: ir.TensorProtocol) -> Codes:
         plan, choice = self._plan, self._plan.choices[site.unit]
         largest = max(float(np.abs(plan.read(site, tensor, expert)).max()) for expert in range(site.count))
         kind = np.dtype(scale_type_of(largest, choice.scheme))
         weights = (plan.read(site, tensor, expert) for expert in range(site.count))
-        stack, error = quantize_stack(weights, lambda i, weight: self._quantized(site, weight, choice, kind, i)[0])
+
+        def quantized(i: int, weight: Floats) -> QuantizedMatrix:
+            return self._quantized(site, weight, plan.gram(site, i), choice, kind, i)[0]
+
+        stack, error = quantize_stack(weights, quantized)
         return Codes(tuple(stack), NO_OUTLIERS, kind, error)
 
-    def _quantized(self, site: Site, weight: Floats, choice: Choice, kind: np.dtype[np.generic], i: int = 0) -> Made:
+    def _quantized(
+        self, site: Site, weight: Floats, gram: Floats | None, choice: Choice, kind: np.dtype[np.generic], i: int = 0
+    ) -> Made:
         recipe = self._plan.recipe
 
         def make() -> Made:
-            return quantize_matrix(weight, self._plan.gram(site, i), choice, recipe.method, kind, recipe.polish)
+            return quantize_matrix(weight, gram, choice, recipe.method, kind, recipe.polish)
 
         return self._finished.get_or_make(f"{site.weight}.{i}", choice, kind, make)
 

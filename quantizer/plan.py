@@ -14,11 +14,14 @@ from .budget import Measured, Tried, spend, try_base
 from .calibrate import Grams
 from .expert_stacks import experts_choice
 from .fold import plan_folding
+from .loud import find_loud
 from .matrix import Floats
+from .outliers import Index
 from .permute import plan_permutations
 from .rearrange import Rearrangements
 from .scheme import Choice, Recipe
 from .sites import Site
+from .storing import columns_bytes
 from .structure import Structure
 from .weights_file import Layout, read_part, read_tensor
 
@@ -56,6 +59,7 @@ class Plan:
         self.sites = list(sites)
         self.changes = Rearrangements()
         self.choices = {s.unit: choice_for(s, recipe) for s in sites}
+        self.loud: dict[str, Index] = {}  # by weight: inputs that stay in floating point
         self._grams = grams
         self._transposed = transposed
         if grams is not None and recipe.permute:
@@ -83,6 +87,18 @@ class Plan:
             return None
         squares, order = self._grams.diagonal(weight), self.changes.inputs(weight).order
         return squares if order is None else squares[order]
+
+    def find_loud(self, tensors: Mapping[str, ir.TensorProtocol]) -> None:
+        """Look for inputs that 8-bit activations cannot carry."""
+        for site in self.sites:
+            gram = self.gram(site) if site.role == "linear" else None
+            if gram is not None and len(found := find_loud(self.read(site, tensors[site.weight]), gram)):
+                self.loud[site.weight] = found
+
+    @property
+    def loud_bytes(self) -> int:
+        """What the loud inputs add to weights.bin."""
+        return sum(columns_bytes(site.rows, site.inputs, len(self.loud.get(site.weight, ()))) for site in self.sites)
 
     def tried(self, site: Site, tensor: ir.TensorProtocol) -> Tried:
         """A matrix quantized in an ordinary way, its values as the float graph has them."""

@@ -58,6 +58,7 @@ def prepare(
     grams: Grams = collect_grams(bundle, text.chunks, work, lambda step: _tell(progress, step))
     _warn_of_rare(grams.experts.rare())
     plan = Plan(recipe, sites, transposed, structure, grams)
+    plan.find_loud(graphs.initializers())
     if recipe.budget is not None:
         _spend_budget(bundle, graphs, plan, recipe.budget, text.chunks, work, progress)
     return plan
@@ -90,4 +91,4 @@ def _spend_budget(
         progress(f"measuring {site.name}", len(log.measured), len(plan.sites))
         assert sensitivity is not None
         log.add(site.weight, Measured(sensitivity.kl({site.weight: base.values}), base.damages))
-    plan.spend(log.measured, budget_bytes(bundle, budget), layout_of(graphs))
+    plan.spend(log.measured, budget_bytes(bundle, budget) - plan.loud_bytes, layout_of(graphs))

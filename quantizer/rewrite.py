@@ -6,6 +6,7 @@
    so that a tied head and its embedding read the same bytes
 4. With outliers, the input of MatMulNBits becomes Concat(x, Gather(x, outliers)), and a gathered row the sum of its
    first part and its second part, spread to where the outliers are
+5. With loud inputs, MatMulNBits reads x · quiet, and MatMul(Gather(x, loud), columns) is added
 """
 
 from collections.abc import Mapping, Sequence
@@ -20,6 +21,15 @@ from .scheme import Scheme
 from .sites import use_of
 
 MICROSOFT = "com.microsoft"
+
+
+@dataclass(frozen=True)
+class StoredColumns:
+    """The initializers of loud inputs: `loud` int64 `[L]`, `columns` `[L, rows]`, and `quiet` `[inputs]`, 0 or 1."""
+
+    loud: ir.ExternalTensor
+    columns: ir.ExternalTensor
+    quiet: ir.ExternalTensor
 
 
 @dataclass(frozen=True)
@@ -40,6 +50,7 @@ class StoredMatrix:
     outliers: ir.ExternalTensor | None = None
     index: Index = field(default_factory=lambda: np.zeros(0, np.int64))
     steps: ir.ExternalTensor | None = None
+    beside: StoredColumns | None = None
 
     @property
     def width(self) -> int:
@@ -88,21 +99,40 @@ class _Edit:
         attributes = {"K": self._matrix.width, "N": self._matrix.rows, "bits": scheme.bits}
         attributes |= {"block_size": scheme.group_size, "accuracy_level": self._accuracy_level}
         scales = self._scales()
-        repeat = self._repeat_outliers(node)
-        x = repeat[-1].outputs[0] if repeat else node.inputs[0]
+        before = self._quieten(node)
+        before += self._repeat_outliers(node, before[-1].outputs[0] if before else node.inputs[0])
+        x = before[-1].outputs[0] if before else node.inputs[0]
         inputs = [x, self._codes(), scales, self._zero_points(), None, bias]
         while inputs[-1] is None:
             inputs.pop()
         new = ir.node("MatMulNBits", inputs, attributes, domain=MICROSOFT, name=node.name)
-        _replace([node] if last is node else [node, last], [*repeat, new])
+        _replace([node] if last is node else [node, last], [*before, new, *self._add_loud(node, new)])
 
-    def _repeat_outliers(self, node: ir.Node) -> list[ir.Node]:
+    def _quieten(self, node: ir.Node) -> list[ir.Node]:
+        """Case 5, in front of a product."""
+        if self._matrix.beside is None:
+            return []
+        quiet = self._cast("quiet", self._matrix.beside.quiet, self._dtype)
+        return [ir.node("Mul", [node.inputs[0], quiet], name=f"{node.name}.quieted")]
+
+    def _add_loud(self, node: ir.Node, product: ir.Node) -> list[ir.Node]:
+        """Case 5, behind a product."""
+        if self._matrix.beside is None:
+            return []
+        loud = self._initializer("loud", self._matrix.beside.loud)
+        columns = self._cast("columns", self._matrix.beside.columns, self._dtype)
+        picked = ir.node("Gather", [node.inputs[0], loud], {"axis": -1}, name=f"{node.name}.picked")
+        exact = ir.node("MatMul", [picked.outputs[0], columns], name=f"{node.name}.exact")
+        total = ir.node("Add", [product.outputs[0], exact.outputs[0]], name=f"{node.name}.total")
+        return [picked, exact, total]
+
+    def _repeat_outliers(self, node: ir.Node, x: ir.Value | None) -> list[ir.Node]:
         """Case 4, in front of a product."""
         if self._matrix.outliers is None:
             return []
         index = self._initializer("outliers", self._matrix.outliers)
-        picked = ir.node("Gather", [node.inputs[0], index], {"axis": -1}, name=f"{node.name}.outliers")
-        parts = [node.inputs[0], picked.outputs[0]]
+        picked = ir.node("Gather", [x, index], {"axis": -1}, name=f"{node.name}.outliers")
+        parts = [x, picked.outputs[0]]
         return [picked, ir.node("Concat", parts, {"axis": -1}, name=f"{node.name}.extended")]
 
     def _gather(self, node: ir.Node) -> None:

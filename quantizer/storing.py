@@ -9,13 +9,14 @@ import onnx_ir as ir
 from runtime.manifest import QuantizedTensor
 
 from .graphs import WEIGHTS_NAME
+from .loud import Columns
 from .matrix import Floats, QuantizedMatrix
 from .outliers import Index, effective
 from .packing import pack
-from .rewrite import StoredMatrix
+from .rewrite import StoredColumns, StoredMatrix
 from .scheme import Scheme
 from .unpacking import require_round_trip
-from .weights_file import Placed, WeightsWriter
+from .weights_file import ALIGNMENT, Placed, WeightsWriter
 
 _CHUNK = 1 << 20
 _HALF_RANGE = (2.0**-12, 2.0**15)  # below, even the largest groups would lose precision
@@ -38,7 +39,13 @@ def scale_type_of(largest: float, scheme: Scheme) -> npt.DTypeLike:
 
 
 def store_codes(
-    writer: WeightsWriter, name: str, matrix: QuantizedMatrix, index: Index, stored: npt.DTypeLike, error: float
+    writer: WeightsWriter,
+    name: str,
+    matrix: QuantizedMatrix,
+    index: Index,
+    stored: npt.DTypeLike,
+    error: float,
+    columns: Columns | None = None,
 ) -> tuple[StoredMatrix, QuantizedTensor]:
     """Pack, check and write one matrix.
 
@@ -49,6 +56,7 @@ def store_codes(
         index: which inputs are repeated behind the others.
         stored: the type that scales are stored in.
         error: its `relative_error`.
+        columns: inputs that stay in floating point.
 
     Raises:
         QuantizationError: the packed bytes do not decode to the matrix.
@@ -65,8 +73,28 @@ def store_codes(
     entry = QuantizedTensor(
         name=name, bits=scheme.bits, group_size=scheme.group_size, symmetric=scheme.symmetric,
         outliers=_outliers(index, inputs, scheme.group_size), bytes=packed.nbytes, relative_error=error,
+        float_inputs=0 if columns is None else len(columns.index),
     )  # fmt: skip
-    return StoredMatrix(scheme, rows, inputs, codes, scales, zeros, repeated, index, steps), entry
+    beside = None if columns is None else _store_columns(writer, module, columns, inputs)
+    return StoredMatrix(scheme, rows, inputs, codes, scales, zeros, repeated, index, steps, beside), entry
+
+
+def columns_bytes(rows: int, inputs: int, loud: int) -> int:
+    """Bytes, at most, of a matrix's loud inputs in weights.bin."""
+    return (4 * rows * loud + 8 * loud + 4 * inputs + 2 * ALIGNMENT) if loud else 0
+
+
+def _store_columns(writer: WeightsWriter, module: str, columns: Columns, inputs: int) -> StoredColumns:
+    """Weights in half precision, where they fit, and what the other inputs are multiplied by: 1, or 0 if loud."""
+    quiet = np.ones(inputs, np.float32)
+    quiet[columns.index] = 0
+    fits = float(np.abs(columns.values).max(initial=0)) < np.finfo(np.float16).max
+    values = columns.values.astype(np.float16 if fits else np.float32)
+    return StoredColumns(
+        _write(writer, f"{module}.loud", columns.index),
+        _write(writer, f"{module}.columns", values),
+        _write(writer, f"{module}.quiet", quiet),
+    )
 
 
 def relative_error(weight: Floats, matrix: QuantizedMatrix, index: Index) -> float:

@@ -95,6 +95,7 @@ def _module(name: str, tensors: list[Initializer], packed: QuantizedTensor | Non
     if packed is not None:
         stored = f"{packed.bits} bits × {packed.group_size}, {'symmetric' if packed.symmetric else 'asymmetric'}"
         stored += f", {packed.outliers} outliers" if packed.outliers else ""
+        stored += f", {packed.float_inputs} inputs in float" if packed.float_inputs else ""
         error = packed.relative_error
     weights = sum(counts.get(t.name, t.size if t.name.endswith((".weight", ".bias")) else 0) for t in tensors)
     return Module(name, stored, weights, sum(tensor.nbytes for tensor in tensors), error)

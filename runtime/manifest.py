@@ -147,7 +147,10 @@ class Target:
 
 @dataclass(frozen=True)
 class QuantizedTensor:
-    """How one weight matrix is stored; `relative_error` is ‖W − Ŵ‖ / ‖W‖, `bytes` counts codes, scales, zero points."""
+    """How one weight matrix is stored; `relative_error` is ‖W − Ŵ‖ / ‖W‖, `bytes` counts codes, scales, zero points.
+
+    `float_inputs` of the matrix's inputs are left out of the codes and multiplied in floating point.
+    """
 
     name: str
     bits: int
@@ -156,10 +159,12 @@ class QuantizedTensor:
     outliers: int
     bytes: int
     relative_error: float
+    float_inputs: int = 0
 
     def __post_init__(self) -> None:
         _at_least_one(bits=self.bits, bytes=self.bytes)
         _at_least_zero(group_size=self.group_size, outliers=self.outliers, relative_error=self.relative_error)
+        _at_least_zero(float_inputs=self.float_inputs)
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,87 @@
+"""Loud inputs: the few that 8-bit activations cannot carry, kept in floating point beside the codes.
+
+Kernels of level 4 round what a matrix reads to 8 bits, block by block: an input that is far louder than its neighbours
+takes their precision. After LLM.int8() (Dettmers et al., 2022, arXiv:2208.07339), y = Q(W) x' + W[:, loud] x[loud], in
+which x' is x with zeros for the loud inputs. Most models have none.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from .gptq import damp
+from .matrix import Floats
+
+Index = npt.NDArray[np.int64]
+NONE: Index = np.zeros(0, np.int64)
+_BLOCK = 32  # inputs that share a step
+_PEAK = 4.0  # largest square in a block, over the largest mean square
+_TOO_MUCH = 1e-3  # of the outputs' power: as much as 4-bit codes lose. Common matrices lose 2e-5 to 2e-4
+_MOST = 1 / 32  # of the inputs
+_ROWS = 256  # that the check looks at
+
+
+@dataclass(frozen=True)
+class Columns:
+    """The loud inputs of a matrix, `index` `[L]`, and their weights, `values` `[L, N]`."""
+
+    index: Index
+    values: Floats
+
+
+def find_loud(weight: Floats, gram: Floats) -> Index:
+    """The inputs to keep in floating point, ascending; none where 8-bit activations lose little.
+
+    Args:
+        weight: `[N, K]`.
+        gram: `[K, K]` of its inputs.
+    """
+    weight = weight[:: max(1, len(weight) // _ROWS)]
+    power = float(np.vdot(weight @ gram, weight))
+    squares, norms = gram.diagonal().copy(), np.einsum("nk,nk->k", weight, weight)
+    if power <= 0 or lost_to_rounding(squares, norms).sum() <= _TOO_MUCH * power:
+        return NONE
+    loud: list[int] = []
+    while len(loud) < _MOST * len(squares):
+        worst = int(lost_to_rounding(squares, norms).argmax()) * _BLOCK
+        loud.append(worst + int(squares[worst : worst + _BLOCK].argmax()))
+        squares[loud[-1]] = 0
+        if lost_to_rounding(squares, norms).sum() <= _TOO_MUCH / 10 * power:
+            break
+    return np.sort(np.array(loud, np.int64))
+
+
+def lost_to_rounding(squares: Floats, norms: Floats) -> Floats:
+    """Mean squared error of the outputs, for each block of inputs, when activations are rounded to 8 bits.
+
+    Args:
+        squares: mean squares of the inputs `[K]`.
+        norms: Σ_n W²_nk `[K]`.
+    """
+    starts = np.arange(0, len(squares), _BLOCK)
+    steps = _PEAK * np.maximum.reduceat(squares, starts) / 127**2
+    lost: Floats = (steps / 12 * np.add.reduceat(norms, starts)).astype(np.float32)
+    return lost
+
+
+def set_apart(weight: Floats, gram: Floats, loud: Index) -> tuple[Floats, Floats]:
+    """The matrix with zeros for its loud inputs, and the Gram matrix of what these cannot make up for."""
+    quiet, left = weight.copy(), gram.copy()
+    quiet[:, loud] = 0
+    left -= gram[:, loud] @ _solve(gram, loud, gram[loud])
+    left[loud] = left[:, loud] = 0
+    return quiet, left
+
+
+def refit(weight: Floats, gram: Floats, loud: Index, quantized: Floats) -> Columns:
+    """The loud inputs' weights that make up best for what the `quantized` others `[N, K]` lost."""
+    lost = weight - quantized
+    lost[:, loud] = 0
+    values = weight[:, loud].T + _solve(gram, loud, gram[loud] @ lost.T)
+    return Columns(loud, np.ascontiguousarray(values, np.float32))
+
+
+def _solve(gram: Floats, loud: Index, right: Floats) -> Floats:
+    solved: Floats = np.linalg.solve(damp(gram[np.ix_(loud, loud)]), right).astype(np.float32)
+    return solved
