@@ -1,4 +1,4 @@
-"""Latent attention, and experts chosen within groups: deepseek_v2, deepseek_v3 (V3, R1, Moonlight), glm4_moe_lite."""
+"""Latent attention, and experts chosen within groups: DeepSeek 2 and 3 (V3, R1, Moonlight), GLM 4 Lite, Mistral 4."""
 
 import math
 from dataclasses import replace
@@ -11,7 +11,7 @@ from . import skeleton
 from .config import Config
 from .description import Attention, Decoder, Latent, Layer, MoE, Norm
 from .rope import read_rope
-from .sources import LAYER, SKELETON, Index, Source, Table, gated, linear, norm, table
+from .sources import LAYER, SKELETON, Index, Source, Table, experts, gated, linear, norm, table
 
 _ATTN = LAYER + "self_attn."
 
@@ -49,7 +49,7 @@ WEIGHTS: Table = {
     **SKELETON,
     **LATENT,
     **table(router_weight=LAYER + "mlp.gate.weight", correction=LAYER + "mlp.gate.e_score_correction_bias"),
-    **gated("experts", LAYER + "mlp.experts.{e}"),
+    **experts(LAYER + "mlp.experts"),
     **gated("shared", LAYER + "mlp.shared_experts"),
 }
 
@@ -57,8 +57,8 @@ WEIGHTS: Table = {
 def describe(config: Config) -> Decoder:
     """The first layers are dense."""
     model_type = config.take("model_type", str)
-    if model_type == "glm4_moe_lite":
-        return _glm(config)
+    if model_type in _OTHERS:
+        return _OTHERS[model_type](config)
     second = model_type == "deepseek_v2"
     plain, dense = skeleton.rms(config), config.take("first_k_dense_replace", int, 0 if second else 3)
     attention = latent_attention(config, 2048 if second else 4096)
@@ -80,13 +80,44 @@ def _glm(config: Config) -> Decoder:
     return skeleton.decoder(config, "glm4_moe_lite", layers, plain, context=202752)
 
 
+def _mistral(config: Config) -> Decoder:
+    """Queries grow with their position; experts are chosen by softmax, in the groups with the best two."""
+    plain, dense = skeleton.rms(config), config.take("first_k_dense_replace", int, 0)
+    # `partial_rotary_factor` is the share of a whole head that `qk_rope_head_dim` states already.
+    attention = latent_attention(config, 1048576, nope=64, query_rank=1024, rank=256, whole=True)
+    rope = config.take("rope_parameters", dict, {})
+    if rope.get("llama_4_scaling_beta"):
+        growth = float(rope["llama_4_scaling_beta"]), int(rope["original_max_position_embeddings"])
+        attention = replace(attention, query_growth=growth)
+    layers = skeleton.layers(attention, skeleton.mlp(config), plain, skeleton.windows(config, skeleton.never, None))
+    router = skeleton.router(
+        config, "n_routed_experts", group_score="top2", normalize=config.take("norm_topk_prob", bool, True),
+        scale=config.take("routed_scaling_factor", float, 1.0),
+        groups=(config.positive("n_group", 1), config.positive("topk_group", 1)),
+    )  # fmt: skip
+    moe = MoE(router, skeleton.mlp(config, size="moe_intermediate_size"), skeleton.shared_experts(config))
+    return skeleton.decoder(
+        config, "mistral4", skeleton.mixed(layers, moe, lambda i: i >= dense), plain, context=1048576
+    )
+
+
+_OTHERS = {"glm4_moe_lite": _glm, "mistral4": _mistral}
+
+
 def latent_attention(
-    config: Config, context: int, nope: int = 128, value: int = 128, query_rank: int = 1536
+    config: Config,
+    context: int,
+    nope: int = 128,
+    value: int = 128,
+    query_rank: int = 1536,
+    rank: int = 512,
+    *,
+    whole: bool = False,
 ) -> Attention:
-    """Latent attention as the config says; the defaults are the family's."""
+    """Latent attention as the config says; the defaults are the family's, `whole` as of `read_rope`."""
     for implied in ("head_dim", "qk_head_dim", "num_key_value_heads"):
         config.take(implied, int, None)
-    rank, rotary = config.positive("kv_lora_rank", 512), config.positive("qk_rope_head_dim", 64)
+    rank, rotary = config.positive("kv_lora_rank", rank), config.positive("qk_rope_head_dim", 64)
     if rotary % 16 or rank % 16:
         raise UnsupportedError(
             f"{config.where}: kv_lora_rank and qk_rope_head_dim must be multiples of 16, got {rank} and {rotary}."
@@ -99,7 +130,7 @@ def latent_attention(
         norm=Norm("rms", 1e-6),
         bias=config.take("attention_bias", bool, False),
     )
-    rope = read_rope(config, rotary, skeleton.context_length(config, context))
+    rope = read_rope(config, rotary, skeleton.context_length(config, context), whole=whole)
     rope = replace(rope, interleaved=config.take("rope_interleave", bool, True))
     scale = (latent.nope + rotary) ** -0.5 * _magnitude(config) ** 2
     heads = config.positive("num_attention_heads")

@@ -14,7 +14,7 @@ __all__ = [
     "LearnedPositions", "Mamba", "MoE", "Norm", "PerLayerInputs", "Recurrent", "Rope", "Router", "ShortConv",
 ]  # fmt: skip
 
-Activation = Literal["silu", "gelu", "gelu_tanh", "quick_gelu", "relu", "relu2"]
+Activation = Literal["silu", "gelu", "gelu_tanh", "quick_gelu", "relu", "relu2", "xielu"]
 
 
 @dataclass(frozen=True)
@@ -87,6 +87,7 @@ class MoE:
         shared: an MLP that every token passes too; with `shared_gate` its output is multiplied by a learned sigmoid.
         alpha, beta, limit: an expert's gating is `gate * sigmoid(alpha * gate) * (up + beta)`, with gate and |up|
             at most `limit`.
+        scale: multiplies the sum of experts and shared MLP.
     """
 
     router: Router
@@ -96,6 +97,7 @@ class MoE:
     alpha: float = 1.0
     beta: float = 0.0
     limit: float | None = None
+    scale: float = 1.0
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from . import skeleton
 from .config import Config
 from .description import MLP, Attention, Decoder, DeltaNet, HeadNorm, Layer, MoE, Norm
 from .qwen_moe import is_sparse
-from .sources import LAYER, SKELETON, Index, Source, Table, gated, linear, norm, table
+from .sources import LAYER, SKELETON, Index, Source, Table, experts, gated, linear, norm, table
 
 _ATTN, _DELTA = LAYER + "self_attn.", LAYER + "linear_attn."
 
@@ -47,14 +47,7 @@ _SHARED: Table = {
     **gated("shared", LAYER + "mlp.shared_expert"),
 }
 
-# Experts one by one, or all in one tensor, gates before ups.
-_EXPERTS = LAYER + "mlp.experts."
-_PACKED = table(
-    experts_gate_up_weight=Source(
-        (_EXPERTS + "{e}.gate_proj.weight", _EXPERTS + "{e}.up_proj.weight"), otherwise=(_EXPERTS + "gate_up_proj",)
-    ),
-    experts_down_weight=Source((_EXPERTS + "{e}.down_proj.weight",), otherwise=(_EXPERTS + "down_proj",)),
-)
+_PACKED = experts(LAYER + "mlp.experts")
 
 
 def weights(model_type: str, _config: Config) -> Table:

@@ -20,7 +20,14 @@ Floats = npt.NDArray[np.float32]
 
 
 def read_rope(
-    config: Config, head_dim: int, context_length: int, theta: float = 10000.0, partial: float = 1.0, kind: str = ""
+    config: Config,
+    head_dim: int,
+    context_length: int,
+    theta: float = 10000.0,
+    partial: float = 1.0,
+    kind: str = "",
+    *,
+    whole: bool = False,
 ) -> Rope:
     """The rope of a config in either spelling: `rope_parameters`, or `rope_theta` with `rope_scaling`.
 
@@ -31,12 +38,14 @@ def read_rope(
         theta: the family's default base.
         partial: the family's default share of D.
         kind: "full_attention" or "sliding_attention" where the config may have one rope for each.
+        whole: all of D rotates, whatever the config says of another size.
     """
     settings = _settings(config, kind) | {"context_length": context_length}
     settings.setdefault("rope_theta", theta)
     original = config.positive("original_max_position_embeddings", None)
     settings.setdefault("original_max_position_embeddings", original or context_length)
     partial = config.take("partial_rotary_factor", float, settings.get("partial_rotary_factor", partial))
+    partial = 1.0 if whole else partial
     # A proportional rope has frequencies for the whole head, and leaves some of them at 0.
     width = head_dim if settings.get("rope_type") == "proportional" else int(head_dim * partial)
     settings["partial_rotary_factor"] = partial

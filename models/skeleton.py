@@ -20,6 +20,7 @@ ACTIVATIONS: Mapping[str, Activation] = {
     "quick_gelu": "quick_gelu",
     "relu": "relu",
     "relu2": "relu2",
+    "xielu": "xielu",
 }
 
 

@@ -66,6 +66,15 @@ def gated(short: str, module: str, gate: str = "gate_proj", up: str = "up_proj",
     }
 
 
+def experts(module: str) -> Table:
+    """Gated experts one by one, or all in one tensor, gates before ups."""
+    apart = tuple(f"{module}.{{e}}.{part}_proj.weight" for part in ("gate", "up"))
+    return table(
+        experts_gate_up_weight=Source(apart, otherwise=(f"{module}.gate_up_proj",)),
+        experts_down_weight=Source((f"{module}.{{e}}.down_proj.weight",), otherwise=(f"{module}.down_proj",)),
+    )
+
+
 def _source(source: str | tuple[str, ...] | Source) -> Source:
     if isinstance(source, Source):
         return source
@@ -144,6 +153,7 @@ SHORT["altup_scale"] = LAYER + "altup.correct_output_scale"
 SHORT["beside_expert_scale"] = LAYER + "beside.moe.gate.expert_scale"
 SHORT |= {f"delta_{part}": f"{LAYER}linear_attn.{part}" for part in ("dt_bias", "a_log")}
 SHORT |= {f"mamba_{part}": f"{LAYER}mamba.{part}" for part in ("dt_bias", "a_log", "d", "norm_weight")}
+SHORT |= {alpha: f"{LAYER}mlp.act_fn.{alpha}" for alpha in ("alpha_p", "alpha_n")}
 SHORT["layer_scalar"] = LAYER + "layer_scalar"
 SHORT["correction"] = LAYER + "mlp.gate.correction"
 

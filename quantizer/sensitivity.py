@@ -20,13 +20,16 @@ from .segments import Arrays, Segment, body, empty_cache_feeds, find_cut, head
 IntArray = npt.NDArray[np.int64]
 
 
-_SAMPLE = (4, 64)  # chunks and tokens of each: enough to rank matrices by
+_CHUNKS = 4
+_LENGTHS = (32, 96)  # tokens of each, a 32nd of the text in all: more ranks matrices no better
+_SHARE = 128
 _HEAD_STRIDE = 2  # neighbours tell much the same, and the head costs as much as many layers
 
 
 def sample(chunks: IntArray) -> IntArray:
     """A few hundred of the calibration tokens, from chunks spread over all of them."""
-    count, length = min(_SAMPLE[0], len(chunks)), min(_SAMPLE[1], chunks.shape[1])
+    count = min(_CHUNKS, len(chunks))
+    length = min(max(_LENGTHS[0], chunks.size // _SHARE), _LENGTHS[1], chunks.shape[1])
     return chunks[np.linspace(0, len(chunks) - 1, count).astype(int), :length]
 
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+import transformers
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from transformers import AutoConfig, AutoModelForCausalLM
@@ -175,11 +176,24 @@ CASES = [
     Case("granitemoehybrid", GRANITE | MAMBA | {"num_local_experts": 0, "shared_intermediate_size": 48,
          "position_embedding_type": "rope"}, name="dense"),
     Case("jais2", {"head_dim": 16}),
+    Case("apertus", {"attention_bias": True}),
     Case("nanochat", {"attention_bias": True}),
     Case("vaultgemma", {"head_dim": 32, "query_pre_attn_scalar": 24, "sliding_window": 8, "attn_logit_softcapping": 5.0,
                         "final_logit_softcapping": 3.0}),
     Case("hunyuan_v1_moe", {"head_dim": 32, "num_experts": 4, "moe_topk": 2, "attention_bias": True,
                             "rope_scaling": {"type": "dynamic", "alpha": 1000.0, "factor": 1.0}}),
+    Case("exaone_moe", EXPERTS | {"num_hidden_layers": 4, "sliding_window": 8, "num_shared_experts": 2, "n_group": 2,
+                                  "topk_group": 1}),
+    Case("cohere2_moe", {"num_experts": 4, "num_hidden_layers": 4, "head_dim": 16, "sliding_window": 8, "num_shared_experts": 2,
+                         "layer_types": ["full_attention", *SLIDING_FULL, "sliding_attention"],
+                         "mlp_layer_types": ["dense", "sparse", "sparse", "sparse"],
+                         "prefix_dense_intermediate_size": 64}),
+    Case("cohere2_moe", {"num_experts": 4, "num_hidden_layers": 4, "head_dim": 16, "sliding_window": 8, "rms_norm_eps": 1e-5,
+                         "expert_selection_fn": "sigmoid", "shared_expert_combination_strategy": "sum",
+                         "num_shared_experts": 1}, name="sigmoid"),
+    Case("mistral4", ROUTED | LATENT | {"num_key_value_heads": 4, "n_routed_experts": 8, "n_group": 4, "topk_group": 2,
+         "rope_parameters": YARN | {"beta_fast": 32.0, "beta_slow": 1.0, "mscale": 1.0, "mscale_all_dim": 1.0,
+                                    "llama_4_scaling_beta": 0.1}}),
     Case("minimax_m2", MOE | {"head_dim": 32, "rotary_dim": 16}),
 ]  # fmt: skip
 
@@ -187,10 +201,11 @@ CASES = [
 def save_random(case: Case, folder):
     """A checkpoint as transformers writes it, with every one-dimensional parameter moved off its ones and zeros."""
     torch.manual_seed(0)
+    from_config = AutoModelForCausalLM.from_config
     config = AutoConfig.for_model(case.model_type, **case.config())
-    model = AutoModelForCausalLM.from_config(
-        config, attn_implementation="sdpa" if case.name == "rw" else "eager", dtype=torch.float32
-    )
+    # Published as the text model of a multimodal one, which is why the automatic class does not know it.
+    kind = transformers.Mistral4ForCausalLM._from_config if case.model_type == "mistral4" else from_config
+    model = kind(config, attn_implementation="sdpa" if case.name == "rw" else "eager", dtype=torch.float32)
     for parameter in model.parameters():
         noise = torch.randn_like(parameter)
         parameter.data.add_(noise * (0.1 if parameter.dim() == 1 else 2 / parameter.shape[-1] ** 0.5 / 4))

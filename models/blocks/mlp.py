@@ -10,6 +10,7 @@ from .. import description
 from ..target import Target
 from .linear import Linear
 from .parameter import scalar
+from .xielu import XIELU
 
 
 def _relu2(op: Any, x: Any) -> Any:
@@ -37,7 +38,12 @@ class MLP(Module):
     def __init__(self, about: description.MLP, hidden_size: int, target: Target, output_scale: float = 1.0) -> None:
         super().__init__()
         inner = about.intermediate_size
-        self.gated, self.activation = about.gated, ACTIVATIONS[about.activation]
+        self.gated = about.gated
+        if about.activation == "xielu":
+            self.activation: Callable[[Any, Any], Any] = XIELU(target)
+            self.activation._set_name("act_fn")
+        else:
+            self.activation = ACTIVATIONS[about.activation]
         self.sparsity, self.target = about.sparsity, target
         if about.gated:
             self.gate_up_proj = Linear(hidden_size, 2 * inner, about.bias, target)

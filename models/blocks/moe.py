@@ -21,6 +21,7 @@ class MoE(Module):
         super().__init__()
         self.about, self.target = about, target
         self.inner = target if target.has_kernel("com.microsoft::MoE") else FLOAT32
+        output_scale *= about.scale
         dense = about.expert.activation != "silu"  # the operator knows no other gates
         self.gate = Router(about.router, hidden_size, dense)
         self.experts = (DenseExperts if dense else Experts)(
