@@ -95,7 +95,8 @@ class LoadBench:
         """Measure `readers` answers before and while a prompt of `prompt` tokens is computed."""
         reading = [self._ask(user, self._prompt, self._longest(self._prompt)) for user in range(readers)]
         _take(self._first, readers)
-        while min(len(asked.moments) for asked in reading) < _IDLE_TOKENS:
+        began, before = time.perf_counter(), [len(asked.moments) for asked in reading]
+        while min(len(asked.moments) - count for asked, count in zip(reading, before, strict=True)) < _IDLE_TOKENS:
             time.sleep(0.001)
         arrived = time.perf_counter()
         long = self._ask(readers, prompt, 1)
@@ -105,7 +106,7 @@ class LoadBench:
         done = long.moments[0]
         self._cancel(reading)
         _take(self._ended, readers + 1)
-        idle = _percentile_95(_gaps(reading, 0.0, arrived))
+        idle = _percentile_95(_gaps(reading, began, arrived))
         return Pace(readers, prompt, idle, _percentile_95(_gaps(reading, arrived, done)), done - arrived)
 
     def _load(self, count: int) -> Load:

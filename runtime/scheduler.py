@@ -75,6 +75,11 @@ class Scheduler:
         self.preemptions = 0
 
     @property
+    def starved(self) -> int:
+        """Rows that could decode if prompts were computed faster."""
+        return min(len(self.waiting) + len(self.prefilling), self.limits.rows - len(self.running))
+
+    @property
     def idle(self) -> bool:
         """Nothing waits, prefills or runs."""
         return not (self.waiting or self.prefilling or self.running)

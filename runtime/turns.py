@@ -199,7 +199,8 @@ class Turns:
         return bool(self.scheduler.prefilling) and not self._paced
 
     def _chunk_size(self, sequence: Sequence) -> int:
-        size = self.pace.size(self._paced, self.clock() - sequence.arrival)
+        left = len(sequence.tokens) - sequence.length
+        size = self.pace.size(self._paced, self.clock() - sequence.arrival, left, self.scheduler.starved)
         return min(size, MAX_SCORED - 1) if sequence.scored else size
 
     def _prefill_one(self, chunk: Chunk) -> None:

@@ -130,7 +130,7 @@ def test_where_nobody_reads_along_rows_fill_before_they_decode(synthetic_bundle:
 def test_while_somebody_reads_along_a_prompt_takes_turns_with_the_answer(synthetic_bundle: Path) -> None:
     executor = Diary(open_bundle(synthetic_bundle), rows=2, threads=1)
     with LLM(synthetic_bundle, executor=executor, options=EngineOptions(max_concurrency=2)) as llm:
-        llm.model.engine.turns.pace.size = lambda paced, _: 4 if paced else 512  # type: ignore[method-assign]
+        llm.model.engine.turns.pace.size = lambda paced, *_: 4 if paced else 512  # type: ignore[method-assign]
         stream = llm.stream([1, 2, 3], SamplingParams(max_tokens=120))
         next(stream)
         llm.generate(list(range(200)), SamplingParams(max_tokens=2))
