@@ -8,8 +8,8 @@ _CHUNK_SMOOTHING = 0.5  # a token costs several times more in a small chunk than
 _READING_SECONDS = 0.050
 _LEAST = 4
 # What is left of a prompt is not cut if it takes no longer: one pause is hardly seen, and in small chunks each token
-# costs several times as much. With 8 users who read answers of 96 tokens to prompts of 40, tokens/s grow by 8 %, first tokens
-# come after 0.10 s instead of 0.24, and 1 token of 20 after 75 ms instead of 48.
+# costs several times as much. With 8 users who read answers of 96 tokens to prompts of 40, tokens/s grow by 8 %, first
+# tokens come after 0.10 s instead of 0.24, and 1 token of 20 after 75 ms instead of 48.
 _PAUSE_SECONDS = 0.100
 _LARGE = 32  # tokens from which on a chunk's fixed cost counts little
 
