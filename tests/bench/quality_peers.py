@@ -4,6 +4,7 @@ The first quantizes our float graph: its products, the head among them, and the 
 both are counted, as they would be stored. `genai FOLDER` is a model that its builder made of the same checkpoint.
 """
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -74,6 +75,7 @@ class Genai:
     def __init__(self, folder: Path) -> None:
         module = onnxruntime()
         self._session = module.InferenceSession(folder / "model.onnx", providers=["CPUExecutionProvider"])
+        self._head_size = json.loads((folder / "genai_config.json").read_text())["model"]["decoder"]["head_size"]
 
     def hidden(self, ids: np.ndarray) -> np.ndarray:
         feeds: dict[str, np.ndarray] = {}
@@ -83,7 +85,8 @@ class Genai:
             elif port.name == "attention_mask":
                 feeds[port.name] = np.ones_like(ids)
             else:
-                shape = [n if isinstance(n, int) else {0: 1, 2: 0}[i] for i, n in enumerate(port.shape)]
+                unnamed = {0: len(ids), 2: 0, 3: self._head_size}
+                shape = [n if isinstance(n, int) else unnamed[i] for i, n in enumerate(port.shape)]
                 feeds[port.name] = np.zeros(shape, np.float32)
         return self._session.run(["logits"], feeds)[0]
 
