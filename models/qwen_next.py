@@ -44,20 +44,18 @@ _SHARED: Table = {
         router_weight=LAYER + "mlp.gate.weight",
         shared_gate_weight=LAYER + "mlp.shared_expert_gate.weight",
     ),
+    **experts(LAYER + "mlp.experts"),
     **gated("shared", LAYER + "mlp.shared_expert"),
 }
-
-_PACKED = experts(LAYER + "mlp.experts")
 
 
 def weights(model_type: str, _config: Config) -> Table:
     """Qwen3-Next groups its projections by key head; Qwen3.5 has one for each part."""
     if model_type == "qwen3_next":
         grouped = (_DELTA + "in_proj_qkvz.weight", _DELTA + "in_proj_ba.weight")
-        return {**_SHARED, **_PACKED, **table(delta_in_weight=Source(grouped, order=_delta))}
+        return {**_SHARED, **table(delta_in_weight=Source(grouped, order=_delta))}
     return {
         **_SHARED,
-        **_PACKED,
         **linear("delta_in", *(_DELTA + f"in_proj_{part}" for part in ("qkv", "z", "b", "a"))),
     }
 

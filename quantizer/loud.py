@@ -8,12 +8,11 @@ which x' is x with zeros for the loud inputs. Most models have none.
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from .gptq import damp
 from .matrix import Floats
+from .outliers import Index
 
-Index = npt.NDArray[np.int64]
 NONE: Index = np.zeros(0, np.int64)
 _BLOCK = 32  # inputs that share a step
 _PEAK = 4.0  # largest square in a block, over the largest mean square
