@@ -69,8 +69,7 @@ class Attention(Module):
         if about.qk_norm is None and about.query_growth is None and not (about.values_are_keys or about.output_gate):
             return (self._clip(op, self.qkv_proj(op, x), "clip"), None, None), None
         query, key, value, gate = self._split(op, x)
-        if about.query_growth is not None:
-            query = op.Mul(query, step.growth[about.query_growth], _name="query_growth")
+        query = step.grown(op, query, about.query_growth)
         if about.qk_norm is not None and about.qk_norm.after_rope:
             query, key = self._rotate(op, query, step, "q"), self._rotate(op, key, step, "k")
         if about.qk_norm is not None:

@@ -37,9 +37,7 @@ class LatentAttention(Module):
     def forward(self, op: Any, x: Any, step: Step, past: tuple[Any, Any]) -> tuple[Any, tuple[Any, Any]]:
         """Emit projections, attention over latents, and output projection; returns the output and the present."""
         key = self._key(op, x)
-        query = self._query(op, x)
-        if self.about.query_growth is not None:
-            query = op.Mul(query, step.growth[self.about.query_growth], _name="query_growth")
+        query = step.grown(op, self._query(op, x), self.about.query_growth)
         attended, present = attend(op, self.about, step, (query, key, key), past)
         return self.o_proj(op, self._value(op, attended)), present
 

@@ -44,6 +44,10 @@ class Step:
     growth: dict[Growth, Any]
     layer_inputs: list[Any] = field(default_factory=list)
 
+    def grown(self, op: Any, query: Any, growth: Growth | None) -> Any:
+        """Queries `[batch, sequence, …]`, larger the further behind they stand where the layer wants that."""
+        return query if growth is None else op.Mul(query, self.growth[growth], _name="query_growth")
+
 
 class SharedInputs(Module):
     """Emits a Step from ids `[batch, sequence]` and the lengths."""
