@@ -18,7 +18,7 @@ from .options import SamplingParams
 
 _REQUESTS = 3  # of each user, one after the other
 _STAGGER = 0.02  # seconds from one user's arrival to the next
-_IDLE_TOKENS = 40  # of each reader, before the long prompt comes
+_FIRST_TOKENS = 40  # of each reader, before the long prompt comes
 
 
 @dataclass(frozen=True)
@@ -45,8 +45,9 @@ class Pace:
     Attributes:
         readers: answers that grow.
         prompt: tokens of the long prompt.
-        idle_seconds: between two tokens of an answer before it came; 95 of 100 came sooner.
+        idle_seconds: between two tokens without it, in answers as long as those beside it; 95 of 100 came sooner.
         busy_seconds: the same while it is computed.
+        longest_seconds: the longest that a reader waited for a token then.
         first_token_seconds: how long the long prompt took.
     """
 
@@ -54,6 +55,7 @@ class Pace:
     prompt: int
     idle_seconds: float
     busy_seconds: float
+    longest_seconds: float
     first_token_seconds: float
 
 
@@ -92,22 +94,34 @@ class LoadBench:
         return [_middle(loads) for loads in interleave(cases, repeat, progress)]
 
     def pace(self, readers: int, prompt: int) -> Pace:
-        """Measure `readers` answers before and while a prompt of `prompt` tokens is computed."""
-        reading = [self._ask(user, self._prompt, self._longest(self._prompt)) for user in range(readers)]
-        _take(self._first, readers)
-        began, before = time.perf_counter(), [len(asked.moments) for asked in reading]
-        while min(len(asked.moments) - count for asked, count in zip(reading, before, strict=True)) < _IDLE_TOKENS:
-            time.sleep(0.001)
+        """Measure `readers` answers while a prompt of `prompt` tokens is computed, and others of their length alone."""
+        reading = self._begin(readers)
         arrived = time.perf_counter()
         long = self._ask(readers, prompt, 1)
         _take(self._first, 1)
         if not long.moments:
             raise ExecutionError(f"The prompt of {prompt} tokens failed: {long.answers[0].error}")
-        done = long.moments[0]
+        busy = _gaps(reading, arrived, long.moments[0])
+        reached = max(sum(moment <= long.moments[0] for moment in one.moments) for one in reading)
+        self._end(reading, readers + 1)
+        reading = self._begin(readers)
+        arrived_not = time.perf_counter()
+        _wait_for(reading, reached)
+        idle = _gaps(reading, arrived_not, time.perf_counter())
+        self._end(reading, readers)
+        took = long.moments[0] - arrived
+        return Pace(readers, prompt, _percentile_95(idle), _percentile_95(busy), max(busy, default=0.0), took)
+
+    def _begin(self, readers: int) -> list[_Asked]:
+        """Answers without end that have all begun, some tokens ago."""
+        reading = [self._ask(user, self._prompt, self._longest(self._prompt)) for user in range(readers)]
+        _take(self._first, readers)
+        _wait_for(reading, max(len(one.moments) for one in reading) + _FIRST_TOKENS)
+        return reading
+
+    def _end(self, reading: Iterable[_Asked], ends: int) -> None:
         self._cancel(reading)
-        _take(self._ended, readers + 1)
-        idle = _percentile_95(_gaps(reading, began, arrived))
-        return Pace(readers, prompt, idle, _percentile_95(_gaps(reading, arrived, done)), done - arrived)
+        _take(self._ended, ends)
 
     def _load(self, count: int) -> Load:
         asked = []
@@ -168,6 +182,12 @@ class LoadBench:
 def _take(inbox: "queue.SimpleQueue[_Asked]", count: int) -> None:
     for _ in range(count):
         inbox.get()
+
+
+def _wait_for(asked: Iterable[_Asked], tokens: int) -> None:
+    for one in asked:
+        while len(one.moments) < tokens and one.answers[0].timings.finished is None:
+            time.sleep(0.001)
 
 
 def _gaps(asked: Iterable[_Asked], start: float, stop: float) -> list[float]:

@@ -1,56 +1,82 @@
-"""How many prompt tokens to compute between two decode steps, so that answers that are read keep their pace."""
+"""How much of a prompt is computed at once, and when.
+
+While nobody reads along, prompts go first, in the largest chunks. Beside readers
+
+1. what is left of a prompt is computed at once if that makes a pause that is hardly seen;
+2. a long prompt gets a large chunk once in a number of decode steps. Small ones in every turn are worse for all, as
+   each reads all weights and all earlier keys again: beside one reader (SmolLM2, int4, 2 cores) chunks of 4 tokens made
+   every token take four times as long, and a prompt of 2,000 tokens took 20 seconds instead of 11;
+3. others, and all while several wait and rows stand idle for them, get a chunk in every turn.
+"""
+
+from dataclasses import dataclass
 
 _SMOOTHING = 0.2
 _CHUNK_SMOOTHING = 0.5  # a token costs several times more in a small chunk than in the large one before it
-# Faster than this nobody reads. A chunk has a fixed cost, of reading every weight and laying out all earlier keys, so
-# defending more than that would be dear: beside one answer of 70 tokens per second (SmolLM2, int4, 2 cores) a prompt of
-# 2,000 tokens takes 20 seconds in chunks of 4 tokens, and 5 without anybody reading along.
-_READING_SECONDS = 0.050
-_LEAST = 4
-# What is left of a prompt is not cut if it takes no longer: one pause is hardly seen, and in small chunks each token
-# costs several times as much. With 8 users who read answers of 96 tokens to prompts of 40, tokens/s grow by 8 %, first
-# tokens come after 0.10 s instead of 0.24, and 1 token of 20 after 75 ms instead of 48.
-_PAUSE_SECONDS = 0.100
 _LARGE = 32  # tokens from which on a chunk's fixed cost counts little
+_HARDLY_SEEN = 0.100  # seconds
+_LONG_PROMPT = 1.0  # seconds of computing
+# The longest pause that readers see, once in so many tokens: more than 19, so that 95 of 100 tokens come as if no
+# prompt was there. In units of decode steps for models so slow that less would not move.
+_PAUSE_SECONDS, _PAUSE_STEPS = 0.250, 5
+_STEPS_BETWEEN = 28
+_SHARE = 0.7  # how long the chunk of every turn may take for each prompt that waits, in decode steps
+_LEAST = 4
+# Step and chunk together: faster than this nobody reads. On a fast device the largest chunks fit into it.
+_READING_SECONDS = 0.050
+
+
+@dataclass(frozen=True)
+class Pending:
+    """A prompt that is being computed.
+
+    Attributes:
+        left: tokens of it that are not.
+        whole: tokens of it in all, less those that were found in a cache.
+        waited: seconds since it came.
+        waiting: how many prompts wait, with this one, while rows stand idle.
+    """
+
+    left: int
+    whole: int
+    waited: float = 0.0
+    waiting: int = 1
 
 
 class PrefillPace:
-    """Measures steps and proposes chunk sizes. Sizes change with the measurements; results do not, bit for bit.
+    """Measures steps and proposes chunks. Sizes change with the measurements; results do not, bit for bit.
 
     Args:
-        largest: chunk size while nobody reads along.
-        share: how long a chunk may take, in decode steps, where these are slower than anybody reads. Otherwise step and
-            chunk together may take as long as a reader needs for a token.
-        patience: seconds from which on a waiting prompt gets more: twice the share at twice this age, and so on.
+        largest: chunk size while nobody reads along, and never exceeded.
+        patience: seconds from which on a waiting prompt gets more: twice as much at twice this age, and so on.
 
     Attributes:
         decode_seconds: what a decode step takes at present; 0 before the first.
     """
 
-    def __init__(self, largest: int, share: float = 0.7, patience: float = 60.0) -> None:
+    def __init__(self, largest: int, patience: float = 60.0) -> None:
         self.largest = largest
-        self.share = share
         self.patience = patience
         self.decode_seconds = 0.0
+        self._small_token_seconds = 0.0  # in the last few chunks, whatever their size
         self._token_seconds = 0.0
-        self._large_token_seconds = 0.0
+        self._steps = _STEPS_BETWEEN  # since the last chunk
 
-    def size(self, paced: bool, waited: float, left: int, prompts: int = 1) -> int:
-        """Tokens of the next chunk of a prompt.
-
-        Args:
-            paced: whether somebody reads along.
-            waited: for how many seconds the prompt has.
-            left: tokens of it.
-            prompts: how many wait, with this one: rows stand idle meanwhile, so chunks grow with their number.
-        """
+    def size(self, prompt: Pending, *, paced: bool) -> int:
+        """Tokens of the next chunk; 0 where it is the turn of readers, if there are any (`paced`)."""
         if not paced or not (self.decode_seconds and self._token_seconds):
             return self.largest
-        if left * (self._large_token_seconds or self._token_seconds) <= _PAUSE_SECONDS:
-            return min(self.largest, left)
-        seconds = max(self.share * self.decode_seconds, _READING_SECONDS - self.decode_seconds)
-        seconds *= max(1.0, waited / self.patience, prompts)
-        return min(self.largest, max(_LEAST, int(seconds / self._token_seconds)))
+        most = min(self.largest, prompt.left)
+        if prompt.left * self._token_seconds <= _HARDLY_SEEN:
+            return most
+        urgency = max(1.0, prompt.waited / self.patience)
+        if prompt.waiting == 1 and self._is_long(prompt):
+            return 0 if self._steps * urgency < _STEPS_BETWEEN else min(most, self._pause_tokens())
+        return min(most, self._every_turn_tokens(urgency * prompt.waiting))
+
+    def stepped(self) -> None:
+        """Readers got a token."""
+        self._steps += 1
 
     def decoded(self, seconds: float) -> None:
         """A decode step took this long."""
@@ -58,9 +84,22 @@ class PrefillPace:
 
     def prefilled(self, tokens: int, seconds: float) -> None:
         """A chunk of this many tokens took this long."""
-        self._token_seconds = _smoothed(self._token_seconds, seconds / tokens, _CHUNK_SMOOTHING)
-        if tokens >= _LARGE:
-            self._large_token_seconds = _smoothed(self._large_token_seconds, seconds / tokens, _CHUNK_SMOOTHING)
+        self._steps = 0
+        self._small_token_seconds = _smoothed(self._small_token_seconds, seconds / tokens, _CHUNK_SMOOTHING)
+        if tokens >= _LARGE or not self._token_seconds:
+            self._token_seconds = _smoothed(self._token_seconds, seconds / tokens, _CHUNK_SMOOTHING)
+
+    def _is_long(self, prompt: Pending) -> bool:
+        """Whether it would cost readers much for long: not where a step and the largest chunk are soon done."""
+        quick = self.decode_seconds + self.largest * self._token_seconds <= _READING_SECONDS
+        return prompt.whole * self._token_seconds > _LONG_PROMPT and not quick
+
+    def _pause_tokens(self) -> int:
+        return max(_LEAST, int(max(_PAUSE_SECONDS, _PAUSE_STEPS * self.decode_seconds) / self._token_seconds))
+
+    def _every_turn_tokens(self, urgency: float) -> int:
+        seconds = urgency * max(_SHARE * self.decode_seconds, _READING_SECONDS - self.decode_seconds)
+        return max(_LEAST, int(seconds / self._small_token_seconds))
 
 
 def _smoothed(old: float, new: float, part: float) -> float:

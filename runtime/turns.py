@@ -12,7 +12,7 @@ import numpy as np
 from .answer import Answer, Delta
 from .errors import ExecutionError, OnnxlmError
 from .logprobs import FloatArray
-from .prefill_pace import PrefillPace
+from .prefill_pace import Pending, PrefillPace
 from .prefix_cache import PrefixCache
 from .prompt_reuse import PromptReuse
 from .queue_limit import QueueLimit
@@ -68,6 +68,8 @@ class Turns:
         self._retire()
         self._admit()
         decoded = not self._filling and self._decode()
+        if decoded:
+            self.pace.stepped()
         prefilled = self._prefill()
         self._tell_if_idle()
         return decoded or prefilled
@@ -183,14 +185,17 @@ class Turns:
     def _prefill(self) -> bool:
         if not self.scheduler.prefilling:
             return False
-        chunks = self.scheduler.next_chunks(self._chunk_size(self.scheduler.prefilling[0]))
+        size = self._chunk_size(self.scheduler.prefilling[0])
+        if not size:
+            return False
+        chunks = self.scheduler.next_chunks(size)
         if len(chunks) == 1 or not self._prefill_together(chunks):
             self._prefill_one(chunks[0])
         return True
 
     @property
     def _paced(self) -> bool:
-        """Whether somebody reads along, so that every chunk of a prompt must be short."""
+        """Whether somebody reads along, so that prompts must leave them most of the time."""
         return any(sequence.streamed for sequence in self.scheduler.running)
 
     @property
@@ -199,8 +204,10 @@ class Turns:
         return bool(self.scheduler.prefilling) and not self._paced
 
     def _chunk_size(self, sequence: Sequence) -> int:
-        left = len(sequence.tokens) - sequence.length
-        size = self.pace.size(self._paced, self.clock() - sequence.arrival, left, self.scheduler.starved)
+        """How many tokens of its prompt to compute next; 0 to decode once more before that."""
+        tokens, waited = len(sequence.tokens), self.clock() - sequence.arrival
+        prompt = Pending(tokens - sequence.length, tokens - sequence.cached, waited, self.scheduler.starved)
+        size = self.pace.size(prompt, paced=self._paced)
         return min(size, MAX_SCORED - 1) if sequence.scored else size
 
     def _prefill_one(self, chunk: Chunk) -> None:

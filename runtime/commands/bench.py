@@ -193,13 +193,18 @@ def _loads_text(loads: "list[Load]") -> str:
 
 
 def _paces_text(paces: "list[Pace]") -> str:
-    head = f"{'users':>6} {'next, 95 %':>12} {'beside a prompt of':>19} {'ratio':>7} {'its first token':>16}"
-    lines = [
-        f"{pace.readers:6} {1e3 * pace.idle_seconds:9.0f} ms {pace.prompt:8,}: {1e3 * pace.busy_seconds:6.0f} ms "
-        f"{pace.busy_seconds / pace.idle_seconds if pace.idle_seconds else 0:7.2f} {pace.first_token_seconds:14.2f} s"
-        for pace in paces
-    ]
-    return "\n".join([head, *lines])
+    head = (
+        f"{'users':>6} {'next, 95 %':>12} {'beside a prompt of':>19} {'ratio':>7} {'longest':>10} {'its own first':>14}"
+    )
+    return "\n".join([head, *map(_pace_text, paces)])
+
+
+def _pace_text(pace: "Pace") -> str:
+    idle, busy, longest = (1e3 * seconds for seconds in (pace.idle_seconds, pace.busy_seconds, pace.longest_seconds))
+    return (
+        f"{pace.readers:6} {idle:9.0f} ms {pace.prompt:8,}: {busy:6.0f} ms {busy / idle if idle else 0:7.2f} "
+        f"{longest:7.0f} ms {pace.first_token_seconds:12.2f} s"
+    )
 
 
 def _cold_text(cold: "ColdStart") -> str:

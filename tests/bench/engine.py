@@ -57,6 +57,7 @@ def concurrency(bundle: Path) -> Figures:
     for pace in paces:
         figures[f"{pace.readers} readers, p95 gap, ms"] = 1e3 * pace.idle_seconds
         figures[f"{pace.readers} readers, p95 beside 2,000 / idle"] = pace.busy_seconds / pace.idle_seconds
+        figures[f"{pace.readers} readers, longest gap beside 2,000, ms"] = 1e3 * pace.longest_seconds
         figures[f"{pace.readers} readers, first token of the 2,000, s"] = pace.first_token_seconds
     return figures
 
