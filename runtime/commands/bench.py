@@ -183,10 +183,11 @@ def _speeds_text(speeds: "list[Speed]") -> str:
 
 
 def _loads_text(loads: "list[Load]") -> str:
-    head = f"{'users':>6} {'tokens/s':>10} {'each':>8} {'first token':>13} {'next, 95 %':>12}"
+    head = f"{'users':>6} {'tokens/s':>10} {'each':>8} {'first token':>13} {'next, 50 %':>12} {'95 %':>9}"
     lines = [
         f"{load.concurrency:6} {load.tokens_per_second:10.1f} {load.tokens_per_second / load.concurrency:8.1f} "
-        f"{load.first_token_seconds:11.2f} s {1e3 * load.token_seconds:9.0f} ms"
+        f"{load.first_token_seconds:11.2f} s {1e3 * load.median_token_seconds:9.0f} ms "
+        f"{1e3 * load.token_seconds:6.0f} ms"
         for load in loads
     ]
     return "\n".join([head, *lines])

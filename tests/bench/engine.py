@@ -54,6 +54,7 @@ def concurrency(bundle: Path) -> Figures:
     figures = {f"{users} users, tokens/s": load.tokens_per_second for users, load in loads.items()}
     figures |= {f"{users} users, p95 gap, ms": 1e3 * load.token_seconds for users, load in loads.items()}
     figures["8 users / 1 user"] = loads[8].tokens_per_second / loads[1].tokens_per_second
+    figures["8 users / 1 user, decode steps"] = 8 * loads[1].median_token_seconds / loads[8].median_token_seconds
     for pace in paces:
         figures[f"{pace.readers} readers, p95 gap, ms"] = 1e3 * pace.idle_seconds
         figures[f"{pace.readers} readers, p95 beside 2,000 / idle"] = pace.busy_seconds / pace.idle_seconds
