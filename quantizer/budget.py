@@ -1,4 +1,4 @@
-"""A budget of bits per weight, spent by measured sensitivity.
+"""A budget of bytes, spent by measured sensitivity.
 
 Each matrix is quantized alone in an ordinary way, and its KL divergence measured. What other ways would cost is
 predicted from that: KL is proportional to the error E of the layer's outputs, and E of a scheme to the error of its
@@ -7,13 +7,12 @@ given all others. Inputs with a second code lose nothing. Compared with GPTQ, E 
 by diag(H) instead, outliers looked up to twice as good as they are.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from .allocate import Option, allocate
-from .expert_stacks import experts_choice
 from .gptq import damp, inverse_factor
 from .matrix import Floats
 from .method import quantize_matrix
@@ -22,16 +21,9 @@ from .packing import packed_bytes
 from .rounding import lost_by_input
 from .scheme import Choice, Scheme
 from .sites import Site
+from .ways import base_of
 from .weights_file import Layout
 
-_OUTLIERS = {64: (0, 64, 128), 32: (0, 32, 64, 96, 128, 192, 256), 16: (0, 32, 64, 128, 192)}  # by group size
-_LINEAR = [Choice(Scheme(4, size, scale_bits=8), n) for size, counts in _OUTLIERS.items() for n in counts]
-_LINEAR += [Choice(Scheme(8, 32, symmetric=True, scale_bits=8))]  # small groups: activations are rounded by group too
-_TABLE = [Choice(Scheme(4, 32, symmetric=True, scale_bits=8), n) for n in (0, 32, 64, 128)]
-_TABLE += [Choice(Scheme(8, 32, symmetric=True, scale_bits=8))]
-_EXPERTS = [Scheme(4, 64), Scheme(4, 32), Scheme(8, 64)]
-_BASE = {"linear": Choice(Scheme(4, 32, scale_bits=8)), "table": Choice(Scheme(4, 32, symmetric=True, scale_bits=8))}
-_EXPERTS_BASE = Scheme(4, 32)
 _SCALE_BYTES = 2
 _SLOWNESS = {16: 1.05}  # by group size: 1.1 to 1.7 times the time of groups of 32 on the CPUs tried
 
@@ -52,18 +44,18 @@ class Tried:
     damages: dict[Scheme, Floats]
 
 
-def try_base(site: Site, matrices: Iterable[tuple[Floats, Floats | None]]) -> Tried:
+def try_base(site: Site, matrices: Iterable[tuple[Floats, Floats | None]], schemes: Collection[Scheme]) -> Tried:
     """Quantize a matrix `[N, K]`, or a stack of them, by its base choice.
 
     Args:
         site: the matrix or stack.
         matrices: of each matrix the float weights, rearranged, and the Gram matrix of its inputs if known.
+        schemes: whose damages are wanted.
     """
-    schemes = {choice.scheme for choice in ways_of(site)}
     damages = {scheme: np.zeros(site.inputs, np.float32) for scheme in schemes}
     values = []
     for weight, gram in matrices:
-        matrix, index = quantize_matrix(weight, gram, _base(site), "gptq", np.float16)
+        matrix, index = quantize_matrix(weight, gram, base_of(site), "gptq", np.float16)
         values.append(effective(matrix, index))
         importance = np.ones(site.inputs, np.float32) if gram is None else _own_variance(gram)
         for scheme in schemes:
@@ -71,41 +63,53 @@ def try_base(site: Site, matrices: Iterable[tuple[Floats, Floats | None]]) -> Tr
     return Tried(np.stack(values) if site.role == "experts" else values[0], damages)
 
 
-def ways_of(site: Site) -> list[Choice]:
-    """The ways in which a budget may store a matrix."""
-    if site.role == "experts":
-        return list(dict.fromkeys(experts_choice(site, scheme) for scheme in _EXPERTS))
-    ways = _TABLE if site.role == "table" else _LINEAR
-    return [way for way in ways if way.outliers <= site.inputs // 2]
+def spend(
+    sites: Sequence[Site],
+    ways: Mapping[str, Sequence[Choice]],
+    measured: Mapping[str, Measured],
+    budget: int,
+    layout: Layout,
+) -> dict[str, Choice]:
+    """The choice for each unit of sites that are stored alike.
 
+    Args:
+        sites: the matrices to quantize.
+        ways: to store each unit; only where there are several of them, its matrices need have been measured.
+        measured: matrices, by weight name.
+        budget: bytes of the whole file.
+        layout: knows what else lies in it.
 
-def spend(sites: Sequence[Site], measured: Mapping[str, Measured], budget: int, layout: Layout) -> dict[str, Choice]:
-    """The choice for each unit of sites that are stored alike; `layout` knows what else lies in the file."""
+    Raises:
+        QuantizationError: the smallest choice is larger than the budget.
+    """
     units: dict[str, list[Site]] = {}
     for site in sites:
         units.setdefault(site.unit, []).append(site)
-    options = {name: [_option(unit, way, measured) for way in ways_of(unit[0])] for name, unit in units.items()}
+    options = {name: [_option(unit, way, measured) for way in ways[name]] for name, unit in units.items()}
 
     def size(chosen: Mapping[str, Option]) -> int:
-        return layout.size({site.weight: _parts(site, chosen[site.unit].choice) for site in sites})
+        return stored_bytes(sites, {name: option.choice for name, option in chosen.items()}, layout)
 
     return {name: option.choice for name, option in allocate(options, budget, size).items()}
 
 
+def stored_bytes(sites: Sequence[Site], choices: Mapping[str, Choice], layout: Layout) -> int:
+    """Bytes of weights.bin when each unit is stored by its choice."""
+    return layout.size({site.weight: _parts(site, choices[site.unit]) for site in sites})
+
+
 def _option(unit: Sequence[Site], choice: Choice, measured: Mapping[str, Measured]) -> Option:
     nbytes = sum(sum(_parts(site, choice)) for site in unit)
-    damage = sum(_predicted(site, choice, measured[site.weight]) for site in unit)
+    damage = sum(_predicted(site, choice, measured.get(site.weight)) for site in unit)
     return Option(choice, nbytes, damage, _SLOWNESS.get(choice.scheme.group_size, 1.0))
 
 
-def _predicted(site: Site, choice: Choice, measured: Measured) -> float:
-    before = float(measured.damages[_base(site).scheme].sum())
+def _predicted(site: Site, choice: Choice, measured: Measured | None) -> float:
+    if measured is None:
+        return 0.0
+    before = float(measured.damages[base_of(site).scheme].sum())
     lost = np.sort(measured.damages[choice.scheme])[: site.inputs - choice.outliers]
     return measured.kl * (float(lost.sum()) / before) if before else 0.0
-
-
-def _base(site: Site) -> Choice:
-    return experts_choice(site, _EXPERTS_BASE) if site.role == "experts" else _BASE[site.role]
 
 
 def _own_variance(gram: Floats) -> Floats:

@@ -17,6 +17,14 @@ _NUMBERS = {"bits": ["4", "8"], "group_size": ["16", "32", "64", "128", "256"]}
 _PATH = click.Path(path_type=Path)
 
 
+def _count_or_auto(_context: click.Context, _option: click.Parameter, text: str | None) -> int | str | None:
+    if text is None or text == "auto":
+        return text
+    if not text.isdecimal():
+        raise click.BadParameter(f"{text!r} is neither a number of inputs (0 or more) nor 'auto'.")
+    return int(text)
+
+
 @click.command()
 @click.argument("source", type=_PATH)
 @click.option("-o", "--output", required=True, type=_PATH, help="Folder of the new bundle.")
@@ -25,7 +33,12 @@ _PATH = click.Path(path_type=Path)
 @click.option("--group-size", type=click.Choice(_NUMBERS["group_size"]), help="Weights that share a scale.")
 @click.option("--symmetric/--asymmetric", default=None, help="Without or with zero points.")
 @click.option("--table-bits", type=click.Choice(_NUMBERS["bits"]), help="Bits of embedding and head.")
-@click.option("--outliers", type=click.IntRange(min=0), help="Inputs of each matrix that get a second code.")
+@click.option(
+    "--outliers",
+    metavar="N|auto",
+    callback=_count_or_auto,
+    help="Inputs of each matrix that get a second code; auto: as many as pay, for at most 3 % of the bytes.",
+)
 @click.option("--method", type=click.Choice(["rtn", "search", "gptq"]), help="How codes are chosen.")
 @click.option("--budget", type=float, metavar="BITS", help="Bits per weight over all parameters, spent by sensitivity.")
 @click.option("--calibration", metavar="self|FILE", help="Text: .txt, .jsonl, or .npy of token ids.  [default: self]")
@@ -56,13 +69,15 @@ def quantize(
       small     the same with 4.6 bits
       accurate  the same with 6.2 bits
 
-    Without a preset, options that say how weights are stored are taken at their word and need no text.
+    Without a preset, options that say how weights are stored are taken at their word and need no text, but for
+    --outliers, which mean --method gptq.
 
     \b
     Examples:
       onnxlm quantize smol -o smol-int4
       onnxlm quantize smol -o smol-int4 --bits 4 --group-size 32
       onnxlm quantize smol -o smol-small --preset small --calibration chats.jsonl --fail-if "kl>0.08"
+      onnxlm quantize smol -o smol-int4 --bits 4 --outliers auto
       onnxlm quantize smol -o mixed --bits 8 --exclude "model.layers.0.*"
     """
     from .gate import parse_gate

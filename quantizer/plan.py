@@ -10,9 +10,8 @@ import onnx_ir as ir
 from runtime import strict_json
 from runtime.errors import QuantizationError
 
-from .budget import Measured, Tried, spend, try_base
+from .budget import Measured, Tried, spend, stored_bytes, try_base
 from .calibrate import Grams
-from .expert_stacks import experts_choice
 from .fold import plan_folding
 from .loud import find_loud
 from .matrix import Floats
@@ -23,17 +22,11 @@ from .scheme import Choice, Recipe
 from .sites import Site
 from .storing import columns_bytes
 from .structure import Structure
+from .ways import choice_for, schemes_of, ways_of
 from .weights_file import Layout, read_part, read_tensor
 
 _FOLDING = {4: 0.25, 8: 0.5}  # exponents that were best, by bits
 _EMBEDDING_SHARE = 0.1  # how much a tied table's rounding looks at the table itself rather than at the head's inputs
-
-
-def choice_for(site: Site, recipe: Recipe) -> Choice:
-    """How a recipe that names no budget stores a matrix."""
-    if site.role == "experts":
-        return experts_choice(site, recipe.linear.scheme)
-    return recipe.table if site.role == "table" else recipe.linear
 
 
 class Plan:
@@ -70,7 +63,7 @@ class Plan:
     @property
     def fingerprint(self) -> str:
         """Of all that measurements depend on: weights, text, and the recipe, less what it is to cost."""
-        return self._identify(replace(self.recipe, budget=None, exclude=(), polish=0))
+        return self._identify(replace(self.recipe, budget=None, exclude=(), polish=0, outlier_share=None))
 
     @property
     def identity(self) -> str:
@@ -79,7 +72,10 @@ class Plan:
 
     def _identify(self, recipe: Recipe) -> str:
         text = self._grams.fingerprint if self._grams else ""
-        return json.dumps([text, strict_json.encode(recipe)], sort_keys=True)
+        told = strict_json.encode(recipe)
+        if recipe.outlier_share is None:
+            del told["outlier_share"]  # work folders of before there was one stay valid
+        return json.dumps([text, told], sort_keys=True)
 
     def diagonal(self, weight: str) -> Floats | None:
         """Mean squares of a matrix's inputs `[K]`, in the order planned so far and not scaled; None where unknown."""
@@ -102,13 +98,23 @@ class Plan:
 
     def tried(self, site: Site, tensor: ir.TensorProtocol) -> Tried:
         """A matrix quantized in an ordinary way, its values as the float graph has them."""
-        tried = try_base(site, self.matrices(site, tensor))
+        tried = try_base(site, self.matrices(site, tensor), schemes_of(site, self.recipe))
         values = tried.values if site.role == "experts" else self.changes.undo_matrix(site.weight, tried.values)
         return replace(tried, values=np.ascontiguousarray(values.swapaxes(-1, -2) if site.transposed else values))
 
+    def ways(self, site: Site) -> list[Choice]:
+        """The ways among which a recipe that weighs them chooses; no outliers where no Gram matrix says which."""
+        known = self._grams is not None and site.weight in self._grams
+        return [way for way in ways_of(site, self.recipe) if known or not way.outliers]
+
     def spend(self, measured: Mapping[str, Measured], budget: int, layout: Layout) -> None:
         """Choose how each matrix is stored, within `budget` bytes of the whole file."""
-        self.choices.update(spend(self.sites, measured, budget, layout))
+        ways = {site.unit: self.ways(site) for site in self.sites}
+        self.choices.update(spend(self.sites, ways, measured, budget, layout))
+
+    def stored_bytes(self, layout: Layout) -> int:
+        """What weights.bin will take by the choices made so far, loud inputs aside."""
+        return stored_bytes(self.sites, self.choices, layout)
 
     def matrices(self, site: Site, tensor: ir.TensorProtocol) -> Iterator[tuple[Floats, Floats | None]]:
         """A matrix `[N, K]` and the Gram matrix of its inputs; those of a stack one after the other.

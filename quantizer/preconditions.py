@@ -2,16 +2,15 @@
 
 from collections.abc import Sequence
 
-import numpy as np
-
 from runtime.bundle import Bundle
 from runtime.errors import QuantizationError
 
-from .budget import Measured, spend, ways_of
+from .budget import spend
 from .gate import Gate
 from .graphs import Graphs
 from .scheme import Recipe
 from .sites import Site
+from .ways import ways_of
 from .weights_file import Layout
 
 
@@ -33,17 +32,15 @@ def require_usable(bundle: Bundle, recipe: Recipe, gate: Gate | None) -> None:
         )
 
 
-def require_affordable(bundle: Bundle, graphs: Graphs, sites: Sequence[Site], budget: float) -> None:
-    """A budget that the smallest way to store every matrix keeps.
+def require_affordable(bundle: Bundle, graphs: Graphs, sites: Sequence[Site], recipe: Recipe) -> None:
+    """A budget, if the recipe names one, that the smallest way to store every matrix keeps.
 
     Raises:
         QuantizationError: it is impossible.
     """
-    unmeasured = {
-        site.weight: Measured(0.0, {way.scheme: np.zeros(site.inputs, np.float32) for way in ways_of(site)})
-        for site in sites
-    }
-    spend(sites, unmeasured, budget_bytes(bundle, budget), layout_of(graphs))
+    if recipe.budget is not None:
+        ways = {site.unit: ways_of(site, recipe) for site in sites}
+        spend(sites, ways, {}, budget_bytes(bundle, recipe.budget), layout_of(graphs))
 
 
 def budget_bytes(bundle: Bundle, budget: float) -> int:

@@ -59,8 +59,8 @@ def prepare(
     _warn_of_rare(grams.experts.rare())
     plan = Plan(recipe, sites, transposed, structure, grams)
     plan.find_loud(graphs.initializers())
-    if recipe.budget is not None:
-        _spend_budget(bundle, graphs, plan, recipe.budget, text.chunks, work, progress)
+    if recipe.weighs:
+        _spend(bundle, graphs, plan, text.chunks, work, progress)
     return plan
 
 
@@ -78,17 +78,25 @@ def _tell(progress: Progress, step: Step) -> None:
     progress(doing, step.layer, step.layers)
 
 
-def _spend_budget(
-    bundle: Bundle, graphs: Graphs, plan: Plan, budget: float, chunks: IntArray, work: Path, progress: Progress
-) -> None:
-    """Measure every matrix alone, then choose how each is stored."""
+def _spend(bundle: Bundle, graphs: Graphs, plan: Plan, chunks: IntArray, work: Path, progress: Progress) -> None:
+    """Measure every matrix alone that can be stored in several ways, then choose how each is stored."""
     tensors = graphs.initializers()
     log = MeasurementLog(work / "sensitivity.json", plan.fingerprint)
-    left = [site for site in plan.sites if site.weight not in log.measured]
+    several = [site for site in plan.sites if len(plan.ways(site)) > 1]
+    left = [site for site in several if site.weight not in log.measured]
     sensitivity = Sensitivity(bundle, sample(chunks)) if left else None
     tried = beside_each_other((partial(plan.tried, site, tensors[site.weight]) for site in left), _AT_ONCE)
-    for site, base in zip(left, tried, strict=True):
-        progress(f"measuring {site.name}", len(log.measured), len(plan.sites))
+    for done, (site, base) in enumerate(zip(left, tried, strict=True), len(several) - len(left)):
+        progress(f"measuring {site.name}", done, len(several))
         assert sensitivity is not None
         log.add(site.weight, Measured(sensitivity.kl({site.weight: base.values}), base.damages))
-    plan.spend(log.measured, budget_bytes(bundle, budget) - plan.loud_bytes, layout_of(graphs))
+    plan.spend(log.measured, _affordable(bundle, graphs, plan), layout_of(graphs))
+
+
+def _affordable(bundle: Bundle, graphs: Graphs, plan: Plan) -> int:
+    """Bytes of weights.bin, less those of loud inputs, that may be spent."""
+    recipe = plan.recipe
+    if recipe.budget is not None:
+        return budget_bytes(bundle, recipe.budget) - plan.loud_bytes
+    assert recipe.outlier_share is not None
+    return int((1 + recipe.outlier_share) * plan.stored_bytes(layout_of(graphs)))

@@ -9,7 +9,7 @@ accurate    the same at 6.2 bits, enough for a table in 8 bits
 import tomllib
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from runtime import strict_json
 from runtime.bundle import Bundle, open_bundle
@@ -18,6 +18,7 @@ from runtime.errors import QuantizationError
 from .scheme import Choice, Recipe, Scheme
 
 _READ_TOKENS = 16384  # of a file; text that the model writes itself takes longer
+_OUTLIER_SHARE = 0.03  # of weights.bin: what 32 inputs of each matrix take, spent where they help
 _TABLE = Choice(Scheme(8, 32, symmetric=True))
 _FAST = Recipe(Choice(Scheme(4, 32)), _TABLE, method="search")
 _CAREFUL = Recipe(
@@ -42,7 +43,7 @@ class Storage:
     group_size: int | None = None
     symmetric: bool | None = None
     table_bits: int | None = None
-    outliers: int | None = None
+    outliers: int | Literal["auto"] | None = None
 
     @property
     def given(self) -> bool:
@@ -60,7 +61,8 @@ def make_recipe(
     """The recipe that a user's choices mean; `others` are further fields of Recipe, None where nothing is said.
 
     1. A preset is taken as it is; without one, a budget means "balanced" within that budget.
-    2. Without both, weights are stored as `storage` says, by "search" unless another method is named.
+    2. Without both, weights are stored as `storage` says, by "search" unless another method is named; outliers mean
+       "gptq", which alone knows them.
     3. Without anything, "balanced" is meant.
 
     Raises:
@@ -71,7 +73,7 @@ def make_recipe(
     elif budget is not None or not (method or storage.given):
         base = PRESETS["balanced"]
     else:
-        base = _METHODS[method or "search"]
+        base = _METHODS[method or ("gptq" if storage.outliers else "search")]
     if method not in (None, base.method):
         raise QuantizationError(f"preset {preset!r} uses the method {base.method!r}: leave out one of the two.")
     if storage.given and (budget or base.budget):
@@ -119,5 +121,6 @@ def _stored(base: Recipe, storage: Storage) -> Recipe:
         old.scale_bits,
     )
     table = replace(base.table.scheme, bits=storage.table_bits or base.table.scheme.bits)
-    outliers = base.linear.outliers if storage.outliers is None else storage.outliers
-    return replace(base, linear=Choice(linear, outliers), table=Choice(table, base.table.outliers))
+    outliers = storage.outliers if isinstance(storage.outliers, int) else base.linear.outliers
+    share = _OUTLIER_SHARE if storage.outliers == "auto" else None
+    return replace(base, linear=Choice(linear, outliers), table=Choice(table, base.table.outliers), outlier_share=share)

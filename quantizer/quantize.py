@@ -103,8 +103,7 @@ def _open(source: Path, recipe: Recipe, gate: Gate | None) -> tuple[Bundle, Grap
     require_usable(bundle, recipe, gate)
     graphs = load_graphs(bundle)
     sites = select_sites(_sites(bundle, graphs), recipe.exclude)
-    if recipe.budget is not None:
-        require_affordable(bundle, graphs, sites, recipe.budget)
+    require_affordable(bundle, graphs, sites, recipe)
     return bundle, graphs, sites
 
 

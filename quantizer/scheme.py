@@ -82,6 +82,8 @@ class Recipe:
         fold: let neighbouring weights absorb a scale that favours inputs that matter.
         polish: rounds of refinement after GPTQ.
         budget: bits per weight over all parameters; None stores every matrix by `linear` and `table`.
+        outlier_share: what second codes may add to weights.bin, of its bytes without them: how many outliers each 4-bit
+            matrix gets is then chosen by sensitivity. None gives each as many as `linear` and `table` say.
         calibration: "self" for text that the model writes itself, or the name of the text that was given.
         calibration_tokens: most tokens to use of it.
         seed: of the model's own text.
@@ -95,6 +97,7 @@ class Recipe:
     fold: bool = False
     polish: int = 0
     budget: float | None = None
+    outlier_share: float | None = None
     calibration: str = "self"
     calibration_tokens: int = 16384
     seed: int = 0
@@ -104,17 +107,32 @@ class Recipe:
             raise ValueError("table: must be symmetric; MatMulNBits and GatherBlockQuantized share its bytes")
         if self.method not in METHODS:
             raise ValueError(f"method: {self.method!r} is not known; choose one of {', '.join(METHODS)}")
-        if self.method != "gptq" and (self.permute or self.fold or self.polish or self.budget or self.outliers):
+        outliers = self.outliers or self.outlier_share is not None
+        if self.method != "gptq" and (self.permute or self.fold or self.polish or self.budget or outliers):
             raise ValueError("permute, fold, polish, budget and outliers need calibration: use method gptq")
         if self.polish < 0 or self.calibration_tokens < 1:
             raise ValueError("polish must be at least 0 and calibration_tokens at least 1")
         if self.budget is not None and not 1 < self.budget < 32:
             raise ValueError(f"budget: {self.budget} bits per weight; choose a number between 4 and 9")
+        self._check_outlier_share()
+
+    def _check_outlier_share(self) -> None:
+        if self.outlier_share is None:
+            return
+        if self.budget is not None or self.outliers:
+            raise ValueError("outlier_share: a budget, or outliers of linear and table, say the same; leave one out")
+        if not 0 < self.outlier_share <= 1:
+            raise ValueError(f"outlier_share: {self.outlier_share} of weights.bin; choose a number above 0, at most 1")
 
     @property
     def needs_text(self) -> bool:
         """Whether calibration must run."""
         return self.method == "gptq"
+
+    @property
+    def weighs(self) -> bool:
+        """Whether measured sensitivity decides how each matrix is stored."""
+        return self.budget is not None or self.outlier_share is not None
 
     @property
     def outliers(self) -> int:

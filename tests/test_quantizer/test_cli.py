@@ -2,6 +2,7 @@
 
 import json
 
+import pytest
 from click.testing import CliRunner
 
 from runtime.cli import main
@@ -32,6 +33,13 @@ def test_errors_are_one_line(tiny_bundle, tmp_path):
     assert call(tiny_bundle, "-o", tmp_path / "q", "--group-size", "24").exit_code == 2
 
 
+@pytest.mark.parametrize("value", ["many", "-1", "1.5", ""])
+def test_outliers_that_are_no_number(value, tiny_bundle, tmp_path):
+    done = call(tiny_bundle, "-o", tmp_path / "q", "--outliers", value)
+    assert done.exit_code == 2
+    assert f"{value!r} is neither a number of inputs (0 or more) nor 'auto'" in done.stderr
+
+
 def test_help_has_an_example():
     assert "onnxlm quantize smol -o smol-int4" in call("--help").stdout
 
@@ -56,9 +64,13 @@ def test_a_missed_gate_writes_nothing(tiny_bundle, tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["t.txt"]
 
 
-def test_a_bundle_s_recipe_makes_it_again_bit_by_bit(tiny_bundle, tmp_path):
+BUDGET = ["--budget", "7.5", "--seed", "3", "--exclude", "*.0.self_attn.o_proj"]
+
+
+@pytest.mark.parametrize("options", [BUDGET, ["--bits", "4", "--group-size", "16", "--outliers", "auto"]])
+def test_a_bundle_s_recipe_makes_it_again_bit_by_bit(options, tiny_bundle, tmp_path):
     """Text of the model's own, sensitivity, a budget, GPTQ: the same seed gives the same file."""
-    options = ["--budget", "7.5", "--calibration-tokens", "512", "--seed", "3", "--exclude", "*.0.self_attn.o_proj"]
+    options = [*options, "--calibration-tokens", "512"]
     assert call(tiny_bundle, "-o", tmp_path / "once", *options).exit_code == 0
     done = call(tiny_bundle, "-o", tmp_path / "again", "--recipe", tmp_path / "once")
     assert done.exit_code == 0, done.output

@@ -24,13 +24,22 @@ def test_storage_is_taken_at_its_word_and_needs_no_text():
     assert make_recipe(method="gptq", storage=Storage(bits=8)).linear == Choice(Scheme(8, 32, True, scale_bits=8))
 
 
+def test_outliers_mean_gptq():
+    assert make_recipe(storage=Storage(bits=4, outliers=32)) == make_recipe(method="gptq", storage=Storage(outliers=32))
+    auto = make_recipe(storage=Storage(bits=4, group_size=64, outliers="auto"))
+    assert (auto.method, auto.linear, auto.outlier_share) == ("gptq", Choice(Scheme(4, 64, scale_bits=8)), 0.03)
+    assert make_recipe(storage=Storage(outliers=0)).method == "search"
+
+
 @pytest.mark.parametrize(
     ("choices", "message"),
     [
         ({"preset": "fast", "method": "gptq"}, "leave out one"),
         ({"budget": 5.0, "storage": Storage(bits=4)}, "budget chooses bits"),
         ({"preset": "small", "storage": Storage(group_size=64)}, "budget chooses bits"),
-        ({"storage": Storage(outliers=32)}, "use method gptq"),
+        ({"method": "search", "storage": Storage(outliers=32)}, "use method gptq"),
+        ({"method": "rtn", "storage": Storage(outliers="auto")}, "use method gptq"),
+        ({"preset": "balanced", "storage": Storage(outliers="auto")}, "budget chooses bits, groups and outliers"),
         ({"method": "gptq", "storage": Storage(outliers=7)}, "multiple of the group size"),
         ({"budget": 0.5}, "choose a number"),
     ],
@@ -51,6 +60,26 @@ def test_recipe_file(tmp_path):
     assert (recipe.budget, recipe.permute) == (4.8, True)
     path.write_text(path.read_text() + "colour = 1\n")
     with pytest.raises(QuantizationError, match="colour"):
+        read_recipe(path)
+
+
+TABLE = "[table]\nscheme = {bits = 8, symmetric = true}\n"
+
+
+@pytest.mark.parametrize(
+    ("keys", "outliers", "message"),
+    [
+        ("outlier_share = 0.02\nbudget = 5.0", 0, "a budget, or outliers of linear and table"),
+        ("outlier_share = 0.02", 32, "a budget, or outliers of linear and table"),
+        ("outlier_share = 0.0", 0, "above 0, at most 1"),
+        ("outlier_share = 1.5", 0, "above 0, at most 1"),
+    ],
+)
+def test_a_share_of_outliers_is_checked(keys, outliers, message, tmp_path):
+    path = tmp_path / "recipe.toml"
+    linear = f"[linear]\nscheme = {{bits = 4}}\noutliers = {outliers}\n"
+    path.write_text(f'method = "gptq"\n{keys}\n{linear}{TABLE}')
+    with pytest.raises(QuantizationError, match=message):
         read_recipe(path)
 
 
