@@ -79,6 +79,7 @@ class Plan:
 
     def _identify(self, recipe: Recipe) -> str:
         text = self._grams.fingerprint if self._grams else ""
+        recipe = replace(recipe, kv=None)  # decides nothing about weights
         return json.dumps([text, strict_json.encode(recipe)], sort_keys=True)
 
     def diagonal(self, weight: str) -> Floats | None:

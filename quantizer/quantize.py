@@ -16,6 +16,7 @@ from .experts import find_experts
 from .finished import FinishedMatrices
 from .gate import Gate
 from .graphs import WEIGHTS_NAME, Graphs, load_graphs
+from .kv_codes import bits_of, store_cache
 from .plan import Plan
 from .preconditions import require_affordable, require_usable
 from .preparation import prepare
@@ -75,13 +76,15 @@ def quantize(
     bundle, graphs, sites = _open(source, recipe, gate)
     default_work = work_beside(target)
     with translated(), new_bundle(target, overwrite=overwrite) as folder:
-        if text is None and (recipe.needs_text or gate):
+        if text is None and (recipe.needs_text or recipe.kv or gate):
             text = find_text(bundle, recipe, work or default_work, progress)
         plan = prepare(bundle, graphs, sites, recipe, text, work or default_work, progress)
         finished = FinishedMatrices((work or default_work) / "matrices" if recipe.needs_text else None, plan.identity)
         outcomes = write_graphs(bundle, graphs, plan, finished, folder, progress)
         copy_other_files(bundle, folder)
         manifest = write_manifest(folder, _describe(bundle.manifest, graphs, plan, text, outcomes))
+        if recipe.kv and text is not None:
+            manifest = store_cache(Bundle(folder, manifest), bits_of(recipe.kv), text, progress)
         if text is not None:
             manifest = _measure(bundle, folder, manifest, text, gate, progress)
     finished.clear()
