@@ -41,6 +41,7 @@ def _count_or_auto(_context: click.Context, _option: click.Parameter, text: str 
 )
 @click.option("--method", type=click.Choice(["rtn", "search", "gptq"]), help="How codes are chosen.")
 @click.option("--budget", type=float, metavar="BITS", help="Bits per weight over all parameters, spent by sensitivity.")
+@click.option("--kv", type=click.Choice(["int8", "int4"]), help="Store keys and values in 8 or 4 bits, too.")
 @click.option("--calibration", metavar="self|FILE", help="Text: .txt, .jsonl, or .npy of token ids.  [default: self]")
 @click.option("--calibration-tokens", type=click.IntRange(min=1), help="Most tokens to use of it.")
 @click.option("--seed", type=int, help="Of the text that the model writes itself.")
@@ -70,7 +71,7 @@ def quantize(
       accurate  the same with 6.2 bits
 
     Without a preset, options that say how weights are stored are taken at their word and need no text, but for
-    --outliers, which mean --method gptq.
+    --outliers, which mean --method gptq. --kv needs text, too.
 
     \b
     Examples:
@@ -78,6 +79,7 @@ def quantize(
       onnxlm quantize smol -o smol-int4 --bits 4 --group-size 32
       onnxlm quantize smol -o smol-small --preset small --calibration chats.jsonl --fail-if "kl>0.08"
       onnxlm quantize smol -o smol-int4 --bits 4 --outliers auto
+      onnxlm quantize smol -o smol-int4-kv8 --bits 4 --kv int8
       onnxlm quantize smol -o mixed --bits 8 --exclude "model.layers.0.*"
     """
     from .gate import parse_gate
@@ -159,6 +161,8 @@ def _print_table(output: Path, result: "Result") -> None:
         click.echo(text)
     size = sum(entry.size for entry in result.manifest.files.values())
     click.echo(f"{output}: {size / 2**20:.1f} MiB, {result.bits_per_weight:.2f} bits per weight")
+    if result.manifest.kv_cache.calibration:
+        click.echo(f"keys and values in {result.manifest.kv_cache.stored_bits} bits")
     quality = result.manifest.quality
     if quality:
         click.echo(

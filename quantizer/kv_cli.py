@@ -61,5 +61,5 @@ def quantize_kv(
     click.echo(
         f"{output}: {format_bytes(after)} per token instead of {format_bytes(before)}; against the old cache KL "
         f"{quality.kl:.4f} nats per token, same first choice {quality.top1:.1%} "
-        f"({quality.tokens} tokens of {text.measured_on})"
+        f"({quality.tokens:,} tokens of {text.measured_on}, in rows of {quality.context:,})"
     )

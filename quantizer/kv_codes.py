@@ -4,32 +4,28 @@ The weights stay as they are. The graphs change in three places: GroupQueryAtten
 bits its cache has, and the cache ports get their new type.
 """
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
-import numpy as np
-import numpy.typing as npt
 import onnx_ir as ir
 
 from runtime.bundle import Bundle, new_bundle, open_bundle, write_manifest
 from runtime.errors import QuantizationError
-from runtime.executor import OnnxExecutor
 from runtime.kv_sizes import kv_bytes_per_token
 from runtime.manifest import Calibration, Graph, KVCache, Manifest
-from runtime.ports import Port, cache_pairs
-from runtime.step_executor import MAX_SCORED
+from runtime.ports import Port
 
 from .calibration_text import Text
-from .graphs import WEIGHTS_NAME, Graphs, add_initializer, load_graphs, save_graph
+from .graphs import WEIGHTS_NAME, Graphs, add_initializer, load_graphs
+from .kv_quality import CacheQuality, compare_caches
+from .kv_scales import measure_scales
+from .matrix import Floats
 from .progress import Progress, silent
-from .quantize import copy_other_files
-from .weights_file import WeightsWriter, read_tensor
+from .weights_file import WeightsWriter
+from .writing import copy_other_files, translated
 
 Bits = Literal[8, 4]
-FloatArray = npt.NDArray[np.float32]
 
 _KEY_SCALE, _VALUE_SCALE = 12, 13  # inputs of GroupQueryAttention
 _PAST_KEY, _PAST_VALUE = 3, 4
@@ -40,13 +36,9 @@ _DTYPES: dict[int, tuple[Literal["int8", "uint8"], ir.DataType]] = {
 }
 
 
-@dataclass(frozen=True)
-class CacheQuality:
-    """The new cache against the old one on held-out text: KL in nats per token, share of equal first choices."""
-
-    kl: float
-    top1: float
-    tokens: int
+def bits_of(kv: Literal["int8", "int4"]) -> Bits:
+    """Bits of keys and values that a recipe means."""
+    return 8 if kv == "int8" else 4
 
 
 def quantize_cache(
@@ -66,90 +58,64 @@ def quantize_cache(
         QuantizationError: the cache is quantized already, or a head is too odd for two codes in a byte.
     """
     bundle, progress = open_bundle(source), progress or silent
-    _require_possible(bundle, bits)
-    largest = largest_values(bundle, text, progress)
-    largest_code = np.float32(_LARGEST_CODE[bits])
-    scales = {name: (np.maximum(top, 1e-6) / largest_code).astype(np.float32) for name, top in largest.items()}
-    graphs = load_graphs(bundle)
-    with new_bundle(target, overwrite=overwrite) as folder:
-        for model in graphs.models.values():
-            _edit(model.graph, scales, bits)
-        _write(graphs, folder)
+    require_storable(bundle, bits)
+    with translated(), new_bundle(target, overwrite=overwrite) as folder:
         copy_other_files(bundle, folder)
-        manifest = write_manifest(folder, _describe(bundle.manifest, bits, text))
-        quality = compare(bundle, open_bundle(folder), text.held_out, progress)
+        manifest = store_cache(Bundle(folder, bundle.manifest), bits, text, progress)
+        quality = compare_caches(bundle, open_bundle(folder), text.held_out, progress)
     return manifest, quality
 
 
-def largest_values(bundle: Bundle, text: Text, progress: Progress) -> dict[str, FloatArray]:
-    """The largest magnitude of every channel, `[kv_heads, head_dim]` for each past input's name."""
-    names = [
-        past.name
-        for past, _ in cache_pairs(bundle.manifest.graphs.prefill.inputs, bundle.manifest.graphs.prefill.outputs)
-    ]
-    tops: list[FloatArray] = []
-    with _opened(bundle) as executor:
-        for place, chunk in enumerate(text.chunks):
-            progress("measuring keys and values", place, len(text.chunks))
-            executor.prefill(0, 0, chunk[: executor.capacity])
-            found = [np.abs(part).max(axis=1) for part in executor.read(0, 0, min(len(chunk), executor.capacity))]
-            tops = [np.maximum(old, new) for old, new in zip(tops or found, found, strict=True)]
-    return dict(zip(names, tops, strict=True))
+def store_cache(bundle: Bundle, bits: Bits, text: Text, progress: Progress) -> Manifest:
+    """Make `bundle`, which is being written, one with keys and values in `bits` bits, by scales measured on `text`.
+
+    The scales are measured on the weights as they are stored.
+    """
+    scales = measure_scales(bundle, text.chunks, _LARGEST_CODE[bits], progress)
+    graphs = load_graphs(bundle)
+    for model in graphs.models.values():
+        _edit(model.graph, scales, bits)
+    _write(graphs, bundle.folder)
+    return write_manifest(bundle.folder, _describe(bundle.manifest, bits, text))
 
 
-def compare(old: Bundle, new: Bundle, chunks: npt.NDArray[np.int64], progress: Progress) -> CacheQuality:
-    """Both bundles over the same text, in pieces, so that nearly all attention reads the stored cache."""
-    divergences: list[FloatArray] = []
-    equal = 0
-    with _opened(old) as before, _opened(new) as after:
-        for place, chunk in enumerate(chunks):
-            progress("comparing", place, len(chunks))
-            for start in range(0, min(len(chunk), before.capacity), MAX_SCORED - 1):
-                ids = chunk[start : min(start + MAX_SCORED - 1, before.capacity)]
-                expected, got = (_log_softmax(e.score(0, start, ids)) for e in (before, after))
-                divergences.append((np.exp(expected) * (expected - got)).sum(axis=1))
-                equal += int((expected.argmax(axis=1) == got.argmax(axis=1)).sum())
-    everything = np.concatenate(divergences)
-    return CacheQuality(float(everything.mean()), equal / len(everything), len(everything))
-
-
-def _edit(graph: ir.Graph, scales: dict[str, FloatArray], bits: Bits) -> None:
-    for node in graph:
-        if node.op_type == "GroupQueryAttention":
-            _edit_attention(graph, node, scales, bits)
-    ports = {value.name for value in graph.inputs if value.name in scales}
-    presents = {node.outputs[i] for node in graph if node.op_type == "GroupQueryAttention" for i in (1, 2)}
-    for value in [value for value in graph.inputs if value.name in ports] + list(presents):
+def _edit(graph: ir.Graph, scales: dict[str, Floats], bits: Bits) -> None:
+    values = [value for value in graph.inputs if value.name in scales]
+    for node in _attentions(graph):
+        _edit_attention(graph, node, scales, bits)
+        values += node.outputs[1:]
+    for value in values:
         assert value.shape is not None
         value.type = ir.TensorType(_DTYPES[bits][1])
         value.shape = ir.Shape([*list(value.shape)[:3], int(value.shape[3]) * bits // 8])  # type: ignore[arg-type]
 
 
-def _edit_attention(graph: ir.Graph, node: ir.Node, scales: dict[str, FloatArray], bits: Bits) -> None:
+def _edit_attention(graph: ir.Graph, node: ir.Node, scales: dict[str, Floats], bits: Bits) -> None:
     node.resize_inputs(max(len(node.inputs), _VALUE_SCALE + 1))
     for past, place, kind in ((_PAST_KEY, _KEY_SCALE, "k"), (_PAST_VALUE, _VALUE_SCALE, "v")):
         value = node.inputs[past]
         assert value is not None
-        assert value.name is not None
-        array = scales[value.name][None, :, None, :].astype(np.float32)  # [1, kv_heads, 1, head_dim]
+        array = scales[str(value.name)][None, :, None, :]  # [1, kv_heads, 1, head_dim]
         tensor = ir.tensor(array, name=f"{node.name}.{kind}_scale")
         node.replace_input_with(place, add_initializer(graph, tensor))
         node.attributes.add(ir.AttrString(f"{kind}_quant_type", "PER_CHANNEL"))
     node.attributes.add(ir.AttrInt64("kv_cache_bit_width", bits))
 
 
+def _attentions(graph: ir.Graph) -> list[ir.Node]:
+    return [node for node in graph if node.op_type == "GroupQueryAttention"]
+
+
 def _write(graphs: Graphs, folder: Path) -> None:
-    """weights.bin again with the scales behind the weights, then both graphs over it."""
-    with WeightsWriter(folder / WEIGHTS_NAME) as writer:
-        for name, tensor in graphs.initializers().items():
-            writer.add(name, read_tensor(tensor), tensor.dtype)
+    """Add the scales behind the weights in weights.bin, and write both graphs anew."""
+    with WeightsWriter(folder / WEIGHTS_NAME, append=True) as writer:
         for model in graphs.models.values():
             for name, value in model.graph.initializers.items():
                 if name.endswith((".k_scale", ".v_scale")) and value.const_value is not None:
                     placed = writer.placed.get(name) or writer.add(name, value.const_value.numpy())
                     value.const_value = placed.tensor(WEIGHTS_NAME, folder)
     for file, model in graphs.models.items():
-        save_graph(model, folder / file, writer.placed)
+        ir.save(model, folder / file)
 
 
 def _describe(manifest: Manifest, bits: Bits, text: Text) -> Manifest:
@@ -178,7 +144,12 @@ def _with_cache(graph: Graph, dtype: Literal["int8", "uint8"], bits: Bits) -> Gr
     return replace(graph, inputs=tuple(map(changed, graph.inputs)), outputs=tuple(map(changed, graph.outputs)))
 
 
-def _require_possible(bundle: Bundle, bits: Bits) -> None:
+def require_storable(bundle: Bundle, bits: Bits) -> None:
+    """A float cache on the CPU, whose heads fill whole bytes, and which each layer has for itself.
+
+    Raises:
+        QuantizationError: it is not.
+    """
     manifest = bundle.manifest
     if manifest.kv_cache.dtype not in ("float32", "float16", "bfloat16"):
         raise QuantizationError(
@@ -189,18 +160,14 @@ def _require_possible(bundle: Bundle, bits: Bits) -> None:
     odd = [layer.head_dim for layer in manifest.architecture.layers if layer.head_dim * bits % 8]
     if odd:
         raise QuantizationError(f"{bundle.folder}: heads of {odd[0]} channels cannot be packed in {bits} bits.")
+    if _borrows(load_graphs(bundle).models[manifest.graphs.prefill.file].graph):
+        raise QuantizationError(
+            f"{bundle.folder}: some layers attend to the keys and values of others, which ONNX Runtime cannot read in "
+            "codes. Leave this model's cache as it is."
+        )
 
 
-@contextmanager
-def _opened(bundle: Bundle) -> Iterator[OnnxExecutor]:
-    executor = OnnxExecutor(bundle, rows=1)
-    try:
-        yield executor
-    finally:
-        executor.close()
-
-
-def _log_softmax(logits: Any) -> FloatArray:
-    shifted = logits - logits.max(axis=1, keepdims=True)
-    result: FloatArray = shifted - np.log(np.exp(shifted).sum(axis=1, keepdims=True))
-    return result
+def _borrows(graph: ir.Graph) -> bool:
+    """Whether a layer reads keys that another one has just written."""
+    pasts = [node.inputs[_PAST_KEY] for node in _attentions(graph)]
+    return not all(past is not None and past.is_graph_input() for past in pasts)

@@ -72,10 +72,8 @@ class Plan:
 
     def _identify(self, recipe: Recipe) -> str:
         text = self._grams.fingerprint if self._grams else ""
-        told = strict_json.encode(recipe)
-        if recipe.outlier_share is None:
-            del told["outlier_share"]  # work folders of before there was one stay valid
-        return json.dumps([text, told], sort_keys=True)
+        recipe = replace(recipe, kv=None)  # decides nothing about weights
+        return json.dumps([text, strict_json.encode(recipe)], sort_keys=True)
 
     def diagonal(self, weight: str) -> Floats | None:
         """Mean squares of a matrix's inputs `[K]`, in the order planned so far and not scaled; None where unknown."""

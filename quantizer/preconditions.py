@@ -8,6 +8,7 @@ from runtime.errors import QuantizationError
 from .budget import spend
 from .gate import Gate
 from .graphs import Graphs
+from .kv_codes import bits_of, require_storable
 from .scheme import Recipe
 from .sites import Site
 from .ways import ways_of
@@ -15,7 +16,7 @@ from .weights_file import Layout
 
 
 def require_usable(bundle: Bundle, recipe: Recipe, gate: Gate | None) -> None:
-    """A float bundle, for the CPU if it is to be calibrated or measured.
+    """A float bundle, for the CPU if it is to be calibrated or measured, whose cache can be stored as wanted.
 
     Raises:
         QuantizationError: it is not.
@@ -25,6 +26,8 @@ def require_usable(bundle: Bundle, recipe: Recipe, gate: Gate | None) -> None:
         raise QuantizationError(
             f"{bundle.folder} is quantized already; quantizing twice loses twice. Start from the float bundle."
         )
+    if recipe.kv is not None:
+        require_storable(bundle, bits_of(recipe.kv))
     if (recipe.needs_text or gate) and target != "cpu":
         raise QuantizationError(
             f"{bundle.folder} was built for {target}; calibration and evaluation run on the CPU. Quantize a bundle "

@@ -82,6 +82,8 @@ def make_recipe(
         chosen = {key: value for key, value in {"budget": budget, **others}.items() if value is not None}
         if chosen.get("calibration", "self") != "self":
             chosen = {"calibration_tokens": _READ_TOKENS} | chosen
+        elif "kv" in chosen:  # text that the model writes itself takes long, whatever needs it
+            chosen = {"calibration_tokens": _CAREFUL.calibration_tokens} | chosen
         return replace(_stored(base, storage), **chosen)
     except ValueError as error:
         raise QuantizationError(f"{error}.") from error

@@ -2,8 +2,6 @@
 
 import logging
 import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -11,7 +9,6 @@ import onnx_ir as ir
 
 from runtime import strict_json
 from runtime.bundle import Bundle, new_bundle, open_bundle, write_manifest
-from runtime.errors import QuantizationError
 from runtime.manifest import Calibration, Manifest, Quantization
 
 from .calibration_text import Text, find_text
@@ -19,6 +16,7 @@ from .experts import find_experts
 from .finished import FinishedMatrices
 from .gate import Gate
 from .graphs import WEIGHTS_NAME, Graphs, load_graphs
+from .kv_codes import bits_of, store_cache
 from .plan import Plan
 from .preconditions import require_affordable, require_usable
 from .preparation import prepare
@@ -27,7 +25,7 @@ from .quality import measure_quality
 from .scheme import Recipe
 from .selection import select_sites
 from .sites import Site, find_sites, merge_sites
-from .writing import Outcome, write_graphs
+from .writing import Outcome, copy_other_files, translated, write_graphs
 
 _LOGGER = logging.getLogger("onnxlm.quantizer")
 
@@ -77,14 +75,16 @@ def quantize(
     progress = progress or silent
     bundle, graphs, sites = _open(source, recipe, gate)
     default_work = work_beside(target)
-    with _translated(), new_bundle(target, overwrite=overwrite) as folder:
-        if text is None and (recipe.needs_text or gate):
+    with translated(), new_bundle(target, overwrite=overwrite) as folder:
+        if text is None and (recipe.needs_text or recipe.kv or gate):
             text = find_text(bundle, recipe, work or default_work, progress)
         plan = prepare(bundle, graphs, sites, recipe, text, work or default_work, progress)
         finished = FinishedMatrices((work or default_work) / "matrices" if recipe.needs_text else None, plan.identity)
         outcomes = write_graphs(bundle, graphs, plan, finished, folder, progress)
         copy_other_files(bundle, folder)
         manifest = write_manifest(folder, _describe(bundle.manifest, graphs, plan, text, outcomes))
+        if recipe.kv and text is not None:
+            manifest = store_cache(Bundle(folder, manifest), bits_of(recipe.kv), text, progress)
         if text is not None:
             manifest = _measure(bundle, folder, manifest, text, gate, progress)
     finished.clear()
@@ -133,26 +133,6 @@ def _measure(
         gate.check(quality)
     known = {name: entry.sha256 for name, entry in manifest.files.items()}
     return write_manifest(folder, replace(manifest, quality=quality), known=known)
-
-
-@contextmanager
-def _translated() -> Iterator[None]:
-    """A full disk and the like, in our words."""
-    try:
-        yield
-    except OSError as error:
-        where = f"{error.filename}: " if error.filename else ""
-        raise QuantizationError(
-            f"{where}cannot be written ({error.strerror or error}); nothing was written."
-        ) from error
-
-
-def copy_other_files(bundle: Bundle, folder: Path) -> None:
-    """Copy what a new bundle takes over unchanged: every file of the old one that is not there yet."""
-    for name in bundle.manifest.files:
-        if not (folder / name).exists():
-            (folder / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(bundle.folder / name, folder / name)
 
 
 def _describe(manifest: Manifest, graphs: Graphs, plan: Plan, text: Text | None, outcomes: list[Outcome]) -> Manifest:

@@ -87,6 +87,7 @@ class Recipe:
         calibration: "self" for text that the model writes itself, or the name of the text that was given.
         calibration_tokens: most tokens to use of it.
         seed: of the model's own text.
+        kv: how keys and values are stored, by scales from the same text; None leaves them as they are.
     """
 
     linear: Choice
@@ -101,12 +102,15 @@ class Recipe:
     calibration: str = "self"
     calibration_tokens: int = 16384
     seed: int = 0
+    kv: Literal["int8", "int4"] | None = None
 
     def __post_init__(self) -> None:
         if not self.table.scheme.symmetric:
             raise ValueError("table: must be symmetric; MatMulNBits and GatherBlockQuantized share its bytes")
         if self.method not in METHODS:
             raise ValueError(f"method: {self.method!r} is not known; choose one of {', '.join(METHODS)}")
+        if self.kv not in (None, "int8", "int4"):
+            raise ValueError(f"kv: {self.kv!r} is not supported; choose int8 or int4, or leave it out")
         outliers = self.outliers or self.outlier_share is not None
         if self.method != "gptq" and (self.permute or self.fold or self.polish or self.budget or outliers):
             raise ValueError("permute, fold, polish, budget and outliers need calibration: use method gptq")
@@ -126,7 +130,7 @@ class Recipe:
 
     @property
     def needs_text(self) -> bool:
-        """Whether calibration must run."""
+        """Whether calibration of the weights must run."""
         return self.method == "gptq"
 
     @property

@@ -52,14 +52,14 @@ class Layout:
 
 
 class WeightsWriter:
-    """Appends arrays to a new weights.bin; a name is written once, however many graphs use it."""
+    """Appends arrays to weights.bin, a new one unless told; a name is written once, however many graphs use it."""
 
-    def __init__(self, path: Path, on_progress: Callable[[int], None] | None = None) -> None:
-        """`on_progress` is told how many bytes of the file are there to be read."""
+    def __init__(self, path: Path, on_progress: Callable[[int], None] | None = None, *, append: bool = False) -> None:
+        """`on_progress` is told how many bytes of the file are there to be read; `append` goes on behind a file."""
         self.placed: dict[str, Placed] = {}
         self.folder = path.parent
         self._path = path
-        self._file = path.open("wb")
+        self._file = path.open("ab" if append else "wb")
         self._on_progress = on_progress
 
     def __enter__(self) -> "WeightsWriter":

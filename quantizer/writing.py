@@ -1,6 +1,8 @@
 """The new weights.bin, one matrix at a time, and the graphs over it."""
 
+import shutil
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -8,6 +10,7 @@ from pathlib import Path
 import onnx_ir as ir
 
 from runtime.bundle import Bundle
+from runtime.errors import QuantizationError
 from runtime.manifest import QuantizedTensor
 
 from .beside_each_other import beside_each_other
@@ -57,6 +60,26 @@ def write_graphs(
         rewrite_graph(model.graph, writing.stored, level)
         save_graph(model, folder / file, writer.placed)
     return writing.outcomes
+
+
+def copy_other_files(bundle: Bundle, folder: Path) -> None:
+    """Copy what a new bundle takes over unchanged: every file of the old one that is not there yet."""
+    for name in bundle.manifest.files:
+        if not (folder / name).exists():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(bundle.folder / name, folder / name)
+
+
+@contextmanager
+def translated() -> Iterator[None]:
+    """A full disk and the like, in our words."""
+    try:
+        yield
+    except OSError as error:
+        where = f"{error.filename}: " if error.filename else ""
+        raise QuantizationError(
+            f"{where}cannot be written ({error.strerror or error}); nothing was written."
+        ) from error
 
 
 def _codes(plan: Plan, tensors: dict[str, ir.TensorProtocol], maker: Maker) -> Iterator[Codes | str]:

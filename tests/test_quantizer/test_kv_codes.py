@@ -9,7 +9,8 @@ import pytest
 from click.testing import CliRunner
 
 from quantizer.calibration_text import Text
-from quantizer.kv_codes import largest_values, quantize_cache
+from quantizer.kv_codes import quantize_cache
+from quantizer.kv_scales import measure_scales
 from quantizer.progress import silent
 from runtime import LLM, EngineOptions, OptionError, QuantizationError, SamplingParams
 from runtime.bundle import open_bundle
@@ -39,7 +40,7 @@ def test_a_token_costs_its_bits(result, bits, tiny_bundle):
 
 def test_the_loss_is_measured_and_small_in_8_bits(result, bits):
     _, _, quality = result
-    assert quality.tokens == 400
+    assert (quality.tokens, quality.context) == (400, 256)  # both chunks in a row, as far as the context reaches
     assert quality.kl < {8: 0.03, 4: 3}[bits]
     assert quality.top1 > {8: 0.85, 4: 0.1}[bits]
 
@@ -49,14 +50,14 @@ def test_what_is_stored_is_the_float_cache_in_codes(result, bits, tiny_bundle):
         pytest.skip("two codes in a byte: compared through the logits")
     folder, _, _ = result
     ids = CHUNKS[0]
-    largest = list(largest_values(open_bundle(tiny_bundle), TEXT, silent).values())
+    scale, *_ = measure_scales(open_bundle(tiny_bundle), TEXT.chunks, 127, silent).values()
     caches = []
     for bundle in (tiny_bundle, folder):
         executor = OnnxExecutor(open_bundle(bundle), rows=1, threads=1)
         executor.prefill(0, 0, ids)
         caches.append(executor.read(0, 0, len(ids)))
     # The first layer's inputs are the same in both, so only rounding to a step of the scale separates them.
-    scale = largest[0][:, None, :] / 127
+    scale = scale[:, None, :]
     assert np.abs(caches[0][0] - caches[1][0] * scale).max() <= 0.501 * scale.max()
 
 
@@ -105,6 +106,12 @@ def test_twice_is_refused(result, tmp_path):
     with pytest.raises(QuantizationError, match="already"):
         quantize_cache(result[0], tmp_path / "again", 8, TEXT)
     assert not (tmp_path / "again").exists()
+
+
+def test_layers_that_borrow_keys_are_refused(make_family, tmp_path):
+    with pytest.raises(QuantizationError, match="attend to the keys and values of others"):
+        quantize_cache(make_family("gemma4_text"), tmp_path / "kv", 8, TEXT)
+    assert not (tmp_path / "kv").exists()
 
 
 def test_the_command(tiny_bundle: Path, tmp_path: Path):
