@@ -1,7 +1,8 @@
 """Which channels of stored keys turn into each other with the position, and how large they can become by that.
 
 Keys are stored after rope. What a channel holds within a short text does not bound what it holds far behind: a slow
-pair has hardly turned by then. The radius of the pair does, for it is the same at every position.
+pair has hardly turned by then. What bounds it is the arc that the pair runs through in the whole context; of pairs that
+come around, the radius.
 """
 
 from collections.abc import Iterator
@@ -27,21 +28,36 @@ class RopePairs:
 
     Attributes:
         first, second: the channels of each pair, `[pairs]`; other channels do not turn.
+        frequency: radians that each pair turns by from one position to the next, `[pairs]`.
+        context: positions that there are.
         gain: what multiplies channels that have turned already, `[kv_heads or 1, head_dim or 1]`, nowhere 0.
     """
 
     first: npt.NDArray[np.int64]
     second: npt.NDArray[np.int64]
+    frequency: Floats
+    context: int
     gain: Floats
 
-    def largest(self, keys: Floats) -> Floats:
-        """The largest magnitude of each channel `[kv_heads, head_dim]` over keys `[kv_heads, n, head_dim]`, wherever
-        these stood."""
+    def largest(self, keys: Floats, start: int = 0) -> Floats:
+        """The largest magnitude of each channel `[kv_heads, head_dim]` over keys `[kv_heads, n, head_dim]`, which stand
+        at positions `start …`, if they stood anywhere in the context."""
         turned = keys / self.gain[:, None]
         largest: Floats = np.abs(turned).max(axis=1)
-        radius = np.hypot(turned[..., self.first], turned[..., self.second]).max(axis=1)
-        largest[:, self.first] = largest[:, self.second] = radius
-        return largest * self.gain
+        x, y = turned[..., self.first], turned[..., self.second]
+        positions = np.arange(start, start + keys.shape[1], dtype=np.float32)[:, None]
+        begin = np.arctan2(y, x) - positions * self.frequency
+        end = begin + (self.context - 1) * self.frequency
+        for channels, quarter in ((self.first, 0.0), (self.second, np.pi / 2)):
+            largest[:, channels] = (np.hypot(x, y) * _largest_cosine(begin - quarter, end - quarter)).max(axis=1)
+        return largest * np.abs(self.gain)
+
+
+def _largest_cosine(begin: Floats, end: Floats) -> Floats:
+    """The largest |cos| of any angle between two."""
+    passes_one = np.floor(begin / np.pi) < np.floor(end / np.pi)  # a multiple of pi
+    largest: Floats = np.where(passes_one, 1, np.maximum(np.abs(np.cos(begin)), np.abs(np.cos(end))))
+    return largest
 
 
 def find_rope_pairs(graph: ir.Graph) -> dict[str, RopePairs]:
@@ -75,21 +91,26 @@ def _pairs(attention: ir.Node) -> RopePairs | None:
 
 
 def _pairs_of(cos: ir.Value | None, interleaved: bool, gain: Floats) -> RopePairs:
-    half = cos.shape[-1] if cos is not None and cos.shape is not None else None
-    if cos is None or not isinstance(half, int):
+    shape = cos.shape if cos is not None else None
+    if cos is None or shape is None or not shape.is_static():
         raise QuantizationError(
             f"prefill graph: the shape of {cos and cos.name!r} is not known. Export the model again."
         )
-    pairs = np.arange(half, dtype=np.int64)
-    pairs = pairs[_turning(cos, half)]
-    return RopePairs(2 * pairs, 2 * pairs + 1, gain) if interleaved else RopePairs(pairs, pairs + half, gain)
+    context, half = shape.numpy()
+    frequency = _frequency(cos, half)
+    pairs = np.flatnonzero(frequency)
+    first, second = (2 * pairs, 2 * pairs + 1) if interleaved else (pairs, pairs + half)
+    return RopePairs(first, second, frequency[pairs], context, gain)
 
 
-def _turning(cos: ir.Value, half: int) -> npt.NDArray[np.bool_]:
-    """Which pairs have a frequency, in any table that `cos` is made of; all where the frequencies are not found."""
+def _frequency(cos: ir.Value, half: int) -> Floats:
+    """Of each pair. Those of tables that switch are half a turn, as if they came around: so any arc is allowed for."""
     constants = [value.const_value for value in _origins(cos)]
     rows = [read_tensor(t).reshape(-1) for t in constants if t is not None and t.shape.numpy() == (1, half)]
-    return np.any([row != 0 for row in rows], axis=0) if rows else np.ones(half, bool)
+    if len(rows) == 1:
+        return rows[0].astype(np.float32)
+    turning = np.any([row != 0 for row in rows], axis=0) if rows else np.ones(half, bool)
+    return np.where(turning, np.float32(np.pi), np.float32(0))
 
 
 def _origins(value: ir.Value) -> Iterator[ir.Value]:
@@ -117,5 +138,5 @@ def _weight(attention: ir.Node, norm: ir.Node) -> Floats:
     assert value.const_value is not None
     assert past is not None
     assert past.shape is not None
-    weight = np.abs(read_tensor(value.const_value)).astype(np.float32).reshape(-1, int(past.shape[3]))  # type: ignore[arg-type]
+    weight = read_tensor(value.const_value).astype(np.float32).reshape(-1, int(past.shape[3]))  # type: ignore[arg-type]
     return np.where(weight == 0, np.float32(1), weight)
