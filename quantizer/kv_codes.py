@@ -132,7 +132,7 @@ def _describe(manifest: Manifest, bits: Bits, text: Text) -> Manifest:
         prefill=_with_cache(manifest.graphs.prefill, dtype, bits),
         decode=_with_cache(manifest.graphs.decode, dtype, bits),
     )
-    return replace(manifest, kv_cache=cache, graphs=graphs)
+    return replace(manifest, kv_cache=cache, graphs=graphs, quality=None)  # that was measured with the old cache
 
 
 def _with_cache(graph: Graph, dtype: Literal["int8", "uint8"], bits: Bits) -> Graph:

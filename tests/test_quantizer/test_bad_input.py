@@ -162,3 +162,8 @@ def test_a_quantized_cache_is_no_obstacle(tiny_bundle, tmp_path):
     done = CliRunner().invoke(main, ["quantize", str(tmp_path / "kv"), "-o", str(tmp_path / "q"), "--bits", "4"])
     assert done.exit_code == 0, done.output
     assert open_bundle(tmp_path / "q").manifest.kv_cache.dtype == "int8"
+
+
+def test_a_quantized_cache_whose_channels_would_move(refused, tiny_bundle, tmp_path):
+    quantize_cache(tiny_bundle, tmp_path / "kv", 8, split("random", TOKENS[:512].reshape(8, 64)))
+    assert "--kv int8" in refused(tmp_path / "kv", "--method", "gptq")

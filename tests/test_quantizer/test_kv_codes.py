@@ -36,6 +36,7 @@ def test_a_token_costs_its_bits(result, bits, tiny_bundle):
     _, manifest, _ = result
     assert manifest.kv_cache.bytes_per_token * 32 == open_bundle(tiny_bundle).manifest.kv_cache.bytes_per_token * bits
     assert (manifest.kv_cache.dtype, manifest.kv_cache.stored_bits) == ({8: "int8", 4: "uint8"}[bits], bits)
+    assert manifest.quality is None
 
 
 def test_the_loss_is_measured_and_small_in_8_bits(result, bits):
