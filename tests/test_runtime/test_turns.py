@@ -1,0 +1,91 @@
+"""Whose turn it is: prompts or rows that decode, where somebody reads along and where nobody does."""
+
+import queue
+from collections.abc import Callable
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from runtime import LLM, EngineOptions, SamplingParams
+from runtime.binding import FloatArray, IntArray
+from runtime.bundle import open_bundle
+from runtime.executor import OnnxExecutor
+from runtime.scheduler import Chunk
+from runtime.turns import Turns
+
+
+def prompts(seed: int, number: int, longest: int) -> list[list[int]]:
+    draw = np.random.default_rng(seed)
+    return [draw.integers(0, 256, draw.integers(1, longest)).tolist() for _ in range(number)]
+
+
+class Diary(OnnxExecutor):
+    """Writes down what it ran: "p" for a piece of a prompt, and how many rows decoded."""
+
+    def prefill(self, row: int, past: int, ids: IntArray) -> FloatArray:
+        self.entries = [*getattr(self, "entries", []), "p"]
+        return super().prefill(row, past, ids)
+
+    def extend(self, row: int, past: int, ids: IntArray) -> None:
+        self.entries = [*getattr(self, "entries", []), "p"]
+        super().extend(row, past, ids)
+
+    def decode(self, ids: IntArray, lengths: IntArray) -> FloatArray:
+        self.entries = [*self.entries, len(ids)]
+        return super().decode(ids, lengths)
+
+
+def test_where_nobody_reads_along_rows_fill_before_they_decode(synthetic_bundle: Path) -> None:
+    executor = Diary(open_bundle(synthetic_bundle), rows=4, threads=1)
+    executor.can_batch_prefill = False
+    with LLM(synthetic_bundle, executor=executor, options=EngineOptions(max_concurrency=4)) as llm:
+        llm.model.engine.turns.pace.largest = 50
+        ended: queue.SimpleQueue[str | None] = queue.SimpleQueue()
+        requests = [llm.model.request(p, SamplingParams(max_tokens=20)) for p in prompts(1, 12, longest=200)]
+        answers = [llm.model.answers(one, lambda _, delta: ended.put(delta.finish_reason))[0] for one in requests]
+        llm.model.engine.submit(answers)
+        while len(answers):
+            answers = answers[1:] if ended.get() else answers
+    decoded = [entry for entry in executor.entries if entry != "p"]
+    assert decoded == sorted(decoded, reverse=True)
+    assert decoded.count(4) >= 3 * 18
+
+
+def test_while_somebody_reads_along_a_prompt_takes_turns_with_the_answer(synthetic_bundle: Path) -> None:
+    executor = Diary(open_bundle(synthetic_bundle), rows=2, threads=1)
+    with LLM(synthetic_bundle, executor=executor, options=EngineOptions(max_concurrency=2)) as llm:
+        llm.model.engine.turns.pace.size = lambda _, *, paced: 4 if paced else 512  # type: ignore[method-assign]
+        stream = llm.stream([1, 2, 3], SamplingParams(max_tokens=120))
+        next(stream)
+        llm.generate(list(range(200)), SamplingParams(max_tokens=2))
+        stream.close()
+    beside = executor.entries[executor.entries.index("p", 1) :][:60]
+    assert beside == ["p", 1] * 30
+
+
+def noting(turns: Turns, generated: list[int]) -> Callable[[Chunk], None]:
+    """`turns._prefill_one`, which first notes how many tokens there are."""
+    prefill = turns._prefill_one
+    return lambda chunk: (generated.append(turns.counts["generated"]), prefill(chunk))[1]
+
+
+@pytest.mark.parametrize("speculation", [0, 8])
+def test_beside_a_reader_a_long_prompt_waits_for_many_tokens_between_two_chunks(
+    synthetic_bundle: Path, monkeypatch: pytest.MonkeyPatch, speculation: int
+) -> None:
+    for name in ("_HARDLY_SEEN", "_LONG_PROMPT", "_READING_SECONDS", "_PAUSE_SECONDS", "_PAUSE_STEPS"):
+        monkeypatch.setattr(f"runtime.prefill_pace.{name}", 0)
+    options = EngineOptions(max_concurrency=2, speculation=speculation)
+    generated: list[int] = []
+    with LLM(synthetic_bundle, options=options) as llm:
+        turns = llm.model.engine.turns
+        monkeypatch.setattr(turns, "_prefill_one", noting(turns, generated))
+        stream = llm.stream([1, 2, 3, 1, 2, 3], SamplingParams(max_tokens=200))
+        next(stream)
+        assert llm.generate(list(range(20)), SamplingParams(max_tokens=1)).finish_reason == "length"
+        stream.close()
+    between = [after - before for before, after in pairwise(generated[1:])]
+    assert len(between) >= 3
+    assert min(between) >= 28
