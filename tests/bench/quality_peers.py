@@ -1,7 +1,8 @@
 """Other quantizers of ONNX Runtime, for `quality.py`: its own MatMulNBitsQuantizer, and a folder of onnxruntime-genai.
 
 The first quantizes our float graph: its products, the head among them, and the embedding. It knows no shared table, so
-both are counted, as they would be stored. `genai FOLDER` is a model that its builder made of the same checkpoint.
+both are counted, as they would be stored. `genai FOLDER` is a model that its builder made of the same checkpoint; off
+its grid, of what `offgrid_checkpoint.py` writes.
 """
 
 import json
