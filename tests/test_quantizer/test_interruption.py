@@ -10,6 +10,7 @@ import pytest
 
 KILLED = """
 import os, signal, sys
+from functools import partial
 from pathlib import Path
 import numpy as np
 from quantizer.calibration_text import split
@@ -72,7 +73,9 @@ def test_a_run_killed_again_and_again_goes_on(tiny_bundle, tmp_path):
 @pytest.mark.skipif(sys.platform == "win32", reason="signals")
 def test_an_interrupt_says_what_is_left(tiny_bundle, tmp_path):
     np.save(tmp_path / "tokens.npy", np.random.default_rng(3).integers(3, 320, (1000, 256)))  # seconds of calibration
-    command = [sys.executable, "-c", "from runtime.cli import main; main()", "quantize", tiny_bundle]
+    # A run of these tests in the background has SIGINT ignored, and a child would inherit that.
+    listening = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"
+    command = [sys.executable, "-c", f"{listening}; from runtime.cli import main; main()", "quantize", tiny_bundle]
     command += ["-o", tmp_path / "q", "--calibration", tmp_path / "tokens.npy", "--calibration-tokens", "256000"]
     process = subprocess.Popen(list(map(str, command)), stderr=subprocess.PIPE, text=True)
     while not (tmp_path / ".q.work" / "log.json").exists():
