@@ -107,9 +107,8 @@ class LoadBench:
         reached = max(sum(moment <= long.moments[0] for moment in one.moments) for one in reading)
         self._end(reading, readers + 1)
         reading = self._begin(readers)
-        arrived_not = time.perf_counter()
-        _wait_for(reading, reached)
-        idle = _gaps(reading, arrived_not, time.perf_counter())
+        _wait_for(reading, max(reached, 2 * _FIRST_TOKENS))
+        idle = [b - a for one in reading for a, b in pairwise(one.moments[_FIRST_TOKENS:])]
         self._end(reading, readers)
         took = long.moments[0] - arrived
         return Pace(readers, prompt, _percentile_95(idle), _percentile_95(busy), max(busy, default=0.0), took)
