@@ -1,6 +1,8 @@
 """`onnxlm quantize`."""
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -89,13 +91,8 @@ def quantize(
 
     recipe = _recipe(recipe_file, **choices)
     gate = parse_gate(fail_if) if fail_if else None
-    try:
-        with progress_bar("quantizing") as progress:
-            result = run(source, output, recipe, gate=gate, work=work, overwrite=overwrite, progress=progress)
-    except KeyboardInterrupt:
-        raise _Interrupted(_kept(work or work_beside(output))) from None
-    except QuantizationError as error:
-        raise QuantizationError(f"{error}{_kept(work or work_beside(output))}") from error
+    with _telling_what_is_kept(work or work_beside(output)), progress_bar("quantizing") as progress:
+        result = run(source, output, recipe, gate=gate, work=work, overwrite=overwrite, progress=progress)
     if as_json:
         click.echo(json.dumps(_as_data(result), indent=1))
     else:
@@ -109,6 +106,17 @@ class _Interrupted(click.ClickException):
 
     def __init__(self, kept: str) -> None:
         super().__init__(f"interrupted; nothing was written.{kept}")
+
+
+@contextmanager
+def _telling_what_is_kept(work: Path) -> Iterator[None]:
+    """Whatever ends a run early also says what the next attempt goes on from."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        raise _Interrupted(_kept(work)) from None
+    except QuantizationError as error:
+        raise QuantizationError(f"{error}{_kept(work)}") from error
 
 
 def _kept(work: Path) -> str:

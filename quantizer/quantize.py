@@ -75,18 +75,17 @@ def quantize(
     progress = progress or silent
     bundle, graphs, sites = _open(source, recipe, gate)
     default_work = work_beside(target)
+    place = work or default_work
     with translated(), new_bundle(target, overwrite=overwrite) as folder:
         if text is None and (recipe.needs_text or recipe.kv or gate):
-            text = find_text(bundle, recipe, work or default_work, progress)
-        plan = prepare(bundle, graphs, sites, recipe, text, work or default_work, progress)
-        finished = FinishedMatrices((work or default_work) / "matrices" if recipe.needs_text else None, plan.identity)
+            text = find_text(bundle, recipe, place, progress)
+        plan = prepare(bundle, graphs, sites, recipe, text, place, progress)
+        finished = FinishedMatrices(place / "matrices" if recipe.needs_text else None, plan.identity)
         outcomes = write_graphs(bundle, graphs, plan, finished, folder, progress)
         copy_other_files(bundle, folder)
         manifest = write_manifest(folder, _describe(bundle.manifest, graphs, plan, text, outcomes))
-        if recipe.kv and text is not None:
-            manifest = store_cache(Bundle(folder, manifest), bits_of(recipe.kv), text, progress)
         if text is not None:
-            manifest = _measure(bundle, folder, manifest, text, gate, progress)
+            manifest = _finish(bundle, Bundle(folder, manifest), recipe, text, gate, progress)
     finished.clear()
     shutil.rmtree(default_work, ignore_errors=True)
     return Result(manifest, tuple(outcomes))
@@ -124,15 +123,20 @@ def _prefill(bundle: Bundle, graphs: Graphs) -> ir.Graph:
     return graphs.models[bundle.manifest.graphs.prefill.file].graph
 
 
-def _measure(
-    bundle: Bundle, folder: Path, manifest: Manifest, text: Text, gate: Gate | None, progress: Progress
-) -> Manifest:
+def _finish(source: Bundle, new: Bundle, recipe: Recipe, text: Text, gate: Gate | None, progress: Progress) -> Manifest:
+    """What follows the weights where there is text: the cache in codes if wanted, and how good all of it is."""
+    kv = recipe.kv
+    manifest = store_cache(new, bits_of(kv), text, progress) if kv else new.manifest
+    return _measure(source, Bundle(new.folder, manifest), text, gate, progress)
+
+
+def _measure(source: Bundle, new: Bundle, text: Text, gate: Gate | None, progress: Progress) -> Manifest:
     """Compare the new bundle with the old one on text that was held out, and write that into the manifest."""
-    quality = measure_quality(open_bundle(folder), bundle, text, progress)
+    quality = measure_quality(open_bundle(new.folder), source, text, progress)
     if gate:
         gate.check(quality)
-    known = {name: entry.sha256 for name, entry in manifest.files.items()}
-    return write_manifest(folder, replace(manifest, quality=quality), known=known)
+    known = {name: entry.sha256 for name, entry in new.manifest.files.items()}
+    return write_manifest(new.folder, replace(new.manifest, quality=quality), known=known)
 
 
 def _describe(manifest: Manifest, graphs: Graphs, plan: Plan, text: Text | None, outcomes: list[Outcome]) -> Manifest:
