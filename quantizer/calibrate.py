@@ -23,7 +23,7 @@ from runtime.errors import QuantizationError
 from .expert_grams import ExpertGrams, Seen
 from .experts import find_experts
 from .gram_graph import add_grams, add_inputs_of
-from .graphs import WEIGHTS_NAME, load_graphs
+from .graphs import WEIGHTS_NAME, prefill_graph
 from .matrix import Floats
 from .segments import Arrays, Cut, Segment, body, empty_cache_feeds, find_cut
 
@@ -80,7 +80,7 @@ def collect_grams(
         work: folder for Grams and hidden states; what an interrupted run left there is used if it fits.
         progress: told after each layer.
     """
-    graph = load_graphs(bundle).models[bundle.manifest.graphs.prefill.file].graph
+    graph = prefill_graph(bundle)
     cut = find_cut(graph)
     log = _Log(work, _fingerprint(bundle, chunks))
     layers = len(cut.borders) + 1

@@ -13,7 +13,7 @@ import onnx_ir as ir
 from runtime.bundle import Bundle
 from runtime.errors import QuantizationError
 
-from .graphs import load_graphs
+from .graphs import prefill_graph
 from .matrix import Floats
 from .segments import Segment, body, empty_cache_feeds, find_cut, head
 
@@ -58,7 +58,7 @@ class Model:
     """
 
     def __init__(self, bundle: Bundle, *, float_activations: bool = False) -> None:
-        graph = load_graphs(bundle).models[bundle.manifest.graphs.prefill.file].graph
+        graph = prefill_graph(bundle)
         if float_activations:
             for node in rounding_nodes(graph):
                 node.attributes[_LEVEL] = ir.AttrInt64(_LEVEL, 0)

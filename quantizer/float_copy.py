@@ -12,7 +12,7 @@ import numpy.typing as npt
 from runtime.bundle import new_bundle, open_bundle, write_manifest
 from runtime.errors import QuantizationError
 
-from .graphs import WEIGHTS_NAME, load_graphs, save_graph
+from .graphs import WEIGHTS_NAME, load_graphs, prefill_graph, save_graph
 from .rearrange import Rearrangements
 from .sites import transposed_weights
 from .structure import Structure, find_structure
@@ -26,7 +26,7 @@ def write_float_copy(source: Path, target: Path, plan: Callable[[Structure, Read
     bundle = open_bundle(source)
     graphs = load_graphs(bundle)
     tensors = graphs.initializers()
-    graph = graphs.models[bundle.manifest.graphs.prefill.file].graph
+    graph = prefill_graph(bundle, graphs)
     transposed = transposed_weights(graph)
     structure = find_structure(graph, bundle.manifest.architecture.vocab_size)
     changes = plan(structure, lambda name: read_tensor(tensors[name]))

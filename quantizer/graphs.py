@@ -48,6 +48,11 @@ def load_graphs(bundle: Bundle) -> Graphs:
     return Graphs({name: _load(bundle.path(name)) for name in names})
 
 
+def prefill_graph(bundle: Bundle, graphs: Graphs | None = None) -> ir.Graph:
+    """The prefill graph of a bundle, of its `graphs` where these are loaded already."""
+    return (graphs or load_graphs(bundle)).models[bundle.manifest.graphs.prefill.file].graph
+
+
 def save_graph(model: ir.Model, path: Path, placed: dict[str, Placed]) -> None:
     """Write a graph whose external initializers lie at `placed` in weights.bin beside it."""
     for name, value in model.graph.initializers.items():

@@ -17,11 +17,12 @@ from runtime.manifest import Calibration, Graph, KVCache, Manifest
 from runtime.ports import Port
 
 from .calibration_text import Text
-from .graphs import WEIGHTS_NAME, Graphs, add_initializer, load_graphs
+from .graphs import WEIGHTS_NAME, Graphs, add_initializer, load_graphs, prefill_graph
 from .kv_quality import CacheQuality, compare_caches
 from .kv_scales import measure_scales
 from .matrix import Floats
 from .progress import Progress, silent
+from .rope_pairs import attentions, find_rope_pairs
 from .weights_file import WeightsWriter
 from .writing import copy_other_files, translated
 
@@ -71,8 +72,9 @@ def store_cache(bundle: Bundle, bits: Bits, text: Text, progress: Progress) -> M
 
     The scales are measured on the weights as they are stored.
     """
-    scales = measure_scales(bundle, text.chunks, _LARGEST_CODE[bits], progress)
     graphs = load_graphs(bundle)
+    pairs = find_rope_pairs(prefill_graph(bundle, graphs))
+    scales = measure_scales(bundle, pairs, text.chunks, _LARGEST_CODE[bits], progress)
     for model in graphs.models.values():
         _edit(model.graph, scales, bits)
     _write(graphs, bundle.folder)
@@ -81,7 +83,7 @@ def store_cache(bundle: Bundle, bits: Bits, text: Text, progress: Progress) -> M
 
 def _edit(graph: ir.Graph, scales: dict[str, Floats], bits: Bits) -> None:
     values = [value for value in graph.inputs if value.name in scales]
-    for node in _attentions(graph):
+    for node in attentions(graph):
         _edit_attention(graph, node, scales, bits)
         values += node.outputs[1:]
     for value in values:
@@ -100,10 +102,6 @@ def _edit_attention(graph: ir.Graph, node: ir.Node, scales: dict[str, Floats], b
         node.replace_input_with(place, add_initializer(graph, tensor))
         node.attributes.add(ir.AttrString(f"{kind}_quant_type", "PER_CHANNEL"))
     node.attributes.add(ir.AttrInt64("kv_cache_bit_width", bits))
-
-
-def _attentions(graph: ir.Graph) -> list[ir.Node]:
-    return [node for node in graph if node.op_type == "GroupQueryAttention"]
 
 
 def _write(graphs: Graphs, folder: Path) -> None:
@@ -160,7 +158,7 @@ def require_storable(bundle: Bundle, bits: Bits) -> None:
     odd = [layer.head_dim for layer in manifest.architecture.layers if layer.head_dim * bits % 8]
     if odd:
         raise QuantizationError(f"{bundle.folder}: heads of {odd[0]} channels cannot be packed in {bits} bits.")
-    if _borrows(load_graphs(bundle).models[manifest.graphs.prefill.file].graph):
+    if _borrows(prefill_graph(bundle)):
         raise QuantizationError(
             f"{bundle.folder}: some layers attend to the keys and values of others, which ONNX Runtime cannot read in "
             "codes. Leave this model's cache as it is."
@@ -169,5 +167,5 @@ def require_storable(bundle: Bundle, bits: Bits) -> None:
 
 def _borrows(graph: ir.Graph) -> bool:
     """Whether a layer reads keys that another one has just written."""
-    pasts = [node.inputs[_PAST_KEY] for node in _attentions(graph)]
+    pasts = [node.inputs[_PAST_KEY] for node in attentions(graph)]
     return not all(past is not None and past.is_graph_input() for past in pasts)

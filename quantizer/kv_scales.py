@@ -9,25 +9,26 @@ from runtime.executor import OnnxExecutor
 from runtime.ports import cache_pairs
 
 from .calibration_text import IntArray
-from .graphs import load_graphs
 from .matrix import Floats
 from .progress import Progress
-from .rope_pairs import RopePairs, find_rope_pairs
+from .rope_pairs import RopePairs
 
 _LEAST = 1e-6  # of a channel that is 0 throughout the text
 
 
-def measure_scales(bundle: Bundle, chunks: IntArray, largest_code: int, progress: Progress) -> dict[str, Floats]:
+def measure_scales(
+    bundle: Bundle, pairs: dict[str, RopePairs], chunks: IntArray, largest_code: int, progress: Progress
+) -> dict[str, Floats]:
     """The step between two codes of each channel, `[kv_heads, head_dim]` for each past input's name.
 
     Args:
         bundle: whose cache holds floats.
+        pairs: of its prefill graph.
         chunks: token ids `[chunks, sequence]` to measure on.
         largest_code: that the largest value becomes.
         progress: is told of each chunk.
     """
-    graph = load_graphs(bundle).models[bundle.manifest.graphs.prefill.file].graph
-    largest = largest_values(bundle, chunks, find_rope_pairs(graph), progress)
+    largest = largest_values(bundle, chunks, pairs, progress)
     return {name: (np.maximum(top, _LEAST) / largest_code).astype(np.float32) for name, top in largest.items()}
 
 

@@ -13,7 +13,7 @@ from .beside_each_other import beside_each_other
 from .budget import Measured
 from .calibrate import Grams, IntArray, Step, collect_grams
 from .calibration_text import Text, too_little
-from .graphs import Graphs
+from .graphs import Graphs, prefill_graph
 from .measurement_log import MeasurementLog
 from .plan import Plan
 from .preconditions import budget_bytes, layout_of
@@ -47,7 +47,7 @@ def prepare(
         work: where an interrupted calibration goes on.
         progress: is told of each layer and matrix.
     """
-    prefill = graphs.models[bundle.manifest.graphs.prefill.file].graph
+    prefill = prefill_graph(bundle, graphs)
     structure = find_structure(prefill, bundle.manifest.architecture.vocab_size)
     transposed = transposed_weights(prefill)
     if not recipe.needs_text:

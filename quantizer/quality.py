@@ -6,7 +6,7 @@ from runtime.session import onnxruntime
 
 from .calibration_text import Text
 from .evaluate import Model, Scores, evaluate, rounding_nodes
-from .graphs import load_graphs
+from .graphs import prefill_graph
 from .progress import Progress
 
 _ROUNDING_CHUNKS = 4
@@ -35,7 +35,7 @@ def activation_rounding(bundle: Bundle, text: Text) -> Scores | None:
     Where this is a large part of the whole loss, a model has massive activations, and `--group-size 16`, a stronger
     folding (8 bits) or `--exclude` for what reads them helps more than further bits.
     """
-    if not rounding_nodes(load_graphs(bundle).models[bundle.manifest.graphs.prefill.file].graph):
+    if not rounding_nodes(prefill_graph(bundle)):
         return None
     return evaluate(Model(bundle), Model(bundle, float_activations=True), text.held_out[:_ROUNDING_CHUNKS])
 

@@ -15,7 +15,7 @@ from .calibration_text import Text, find_text
 from .experts import find_experts
 from .finished import FinishedMatrices
 from .gate import Gate
-from .graphs import WEIGHTS_NAME, Graphs, load_graphs
+from .graphs import WEIGHTS_NAME, Graphs, load_graphs, prefill_graph
 from .kv_codes import bits_of, store_cache
 from .plan import Plan
 from .preconditions import require_affordable, require_usable
@@ -77,8 +77,7 @@ def quantize(
     default_work = work_beside(target)
     place = work or default_work
     with translated(), new_bundle(target, overwrite=overwrite) as folder:
-        if text is None and (recipe.needs_text or recipe.kv or gate):
-            text = find_text(bundle, recipe, place, progress)
+        text = text or _text(bundle, recipe, gate, place, progress)
         plan = prepare(bundle, graphs, sites, recipe, text, place, progress)
         finished = FinishedMatrices(place / "matrices" if recipe.needs_text else None, plan.identity)
         outcomes = write_graphs(bundle, graphs, plan, finished, folder, progress)
@@ -96,6 +95,11 @@ def work_beside(target: Path) -> Path:
     return target.parent / f".{target.name}.work"
 
 
+def _text(bundle: Bundle, recipe: Recipe, gate: Gate | None, place: Path, progress: Progress) -> Text | None:
+    """The text that the recipe names, if anything needs one."""
+    return find_text(bundle, recipe, place, progress) if recipe.needs_text or recipe.kv or gate else None
+
+
 def _open(source: Path, recipe: Recipe, gate: Gate | None) -> tuple[Bundle, Graphs, list[Site]]:
     """The float bundle, and which of its matrices are to be quantized."""
     bundle = open_bundle(source)
@@ -110,17 +114,13 @@ def _sites(bundle: Bundle, graphs: Graphs) -> list[Site]:
     """Matrices, and the stacks of experts: where these were exported for the CPU, whose operator was tried."""
     vocab_size = bundle.manifest.architecture.vocab_size
     sites = merge_sites(find_sites(model.graph, vocab_size) for model in graphs.models.values())
-    stacks = [site for experts in find_experts(_prefill(bundle, graphs)) for site in experts.sites]
+    stacks = [site for experts in find_experts(prefill_graph(bundle, graphs)) for site in experts.sites]
     if not stacks or bundle.manifest.target.provider == "cpu":
         return sites + stacks
     _LOGGER.warning(
         "experts stay in floating point: their quantized operator was not tried on %s", bundle.manifest.target.provider
     )
     return sites
-
-
-def _prefill(bundle: Bundle, graphs: Graphs) -> ir.Graph:
-    return graphs.models[bundle.manifest.graphs.prefill.file].graph
 
 
 def _finish(source: Bundle, new: Bundle, recipe: Recipe, text: Text, gate: Gate | None, progress: Progress) -> Manifest:

@@ -67,12 +67,17 @@ def find_rope_pairs(graph: ir.Graph) -> dict[str, RopePairs]:
         QuantizationError: a rope's width is not written in the graph.
     """
     found: dict[str, RopePairs] = {}
-    for node in graph:
-        past = node.inputs[_PAST_KEY] if node.op_type == "GroupQueryAttention" else None
+    for node in attentions(graph):
+        past = node.inputs[_PAST_KEY]
         pairs = _pairs(node) if past is not None and past.is_graph_input() else None
         if past is not None and pairs is not None:
             found[str(past.name)] = pairs
     return found
+
+
+def attentions(graph: ir.Graph) -> list[ir.Node]:
+    """The nodes that read and write the cache."""
+    return [node for node in graph if node.op_type == "GroupQueryAttention"]
 
 
 def _pairs(attention: ir.Node) -> RopePairs | None:

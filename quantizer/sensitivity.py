@@ -13,7 +13,7 @@ import onnx_ir as ir
 from runtime.bundle import Bundle
 
 from .evaluate import with_log_softmax
-from .graphs import load_graphs
+from .graphs import prefill_graph
 from .matrix import Floats
 from .segments import Arrays, Segment, body, empty_cache_feeds, find_cut, head
 
@@ -42,7 +42,7 @@ class Sensitivity:
     """
 
     def __init__(self, bundle: Bundle, chunks: IntArray) -> None:
-        graph = load_graphs(bundle).models[bundle.manifest.graphs.prefill.file].graph
+        graph = prefill_graph(bundle)
         self._cut = find_cut(graph)
         self._folder = bundle.folder
         layers = len(self._cut.borders) + 1

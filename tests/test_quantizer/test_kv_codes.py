@@ -9,9 +9,11 @@ import pytest
 from click.testing import CliRunner
 
 from quantizer.calibration_text import Text
+from quantizer.graphs import prefill_graph
 from quantizer.kv_codes import quantize_cache
 from quantizer.kv_scales import measure_scales
 from quantizer.progress import silent
+from quantizer.rope_pairs import find_rope_pairs
 from runtime import LLM, EngineOptions, OptionError, QuantizationError, SamplingParams
 from runtime.bundle import open_bundle
 from runtime.cli import main
@@ -51,7 +53,8 @@ def test_what_is_stored_is_the_float_cache_in_codes(result, bits, tiny_bundle):
         pytest.skip("two codes in a byte: compared through the logits")
     folder, _, _ = result
     ids = CHUNKS[0]
-    scale, *_ = measure_scales(open_bundle(tiny_bundle), TEXT.chunks, 127, silent).values()
+    pairs = find_rope_pairs(prefill_graph(open_bundle(tiny_bundle)))
+    scale, *_ = measure_scales(open_bundle(tiny_bundle), pairs, TEXT.chunks, 127, silent).values()
     caches = []
     for bundle in (tiny_bundle, folder):
         executor = OnnxExecutor(open_bundle(bundle), rows=1, threads=1)
