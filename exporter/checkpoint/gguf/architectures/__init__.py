@@ -1,0 +1,1 @@
+"""What each GGUF architecture is in Hugging Face's terms."""

@@ -1,0 +1,1 @@
+"""Quantized Hugging Face checkpoints, one format a file."""

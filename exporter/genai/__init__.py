@@ -1,0 +1,1 @@
+"""A folder for onnxruntime-genai over the weights of a bundle."""

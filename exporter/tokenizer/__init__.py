@@ -1,0 +1,1 @@
+"""The tokenizer files of a checkpoint, as a bundle holds them."""

@@ -1,0 +1,1 @@
+"""What a decoder can be: the parts that a family's description names."""

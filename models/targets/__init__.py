@@ -1,0 +1,1 @@
+"""What each execution provider can run."""

@@ -1,0 +1,1 @@
+"""Where a budget of bytes buys the most quality."""

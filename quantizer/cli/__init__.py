@@ -1,0 +1,1 @@
+"""The commands `quantize`, `quantize-kv`, `eval` and `compare`."""

@@ -1,0 +1,1 @@
+"""What quantization costs, measured and reported."""

@@ -1,0 +1,1 @@
+"""The weights of a graph found, and their operators rewritten."""

@@ -1,0 +1,1 @@
+"""Keys and values in 8 or 4 bits."""

@@ -1,0 +1,1 @@
+"""Codes and scales as bytes on disk."""

@@ -1,0 +1,1 @@
+"""Exact changes of a model that its weights absorb, made before quantizing."""

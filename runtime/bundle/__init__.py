@@ -1,0 +1,1 @@
+"""A bundle on disk: its manifest, its graphs, its files."""

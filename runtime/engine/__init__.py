@@ -1,0 +1,1 @@
+"""Continuous batching: requests in, one step after the other, output deltas out."""

@@ -1,0 +1,1 @@
+"""This machine: memory, cores, packages, and what fits on it."""

@@ -1,0 +1,1 @@
+"""ONNX Runtime at the border: sessions, bound steps, and the executor over them."""

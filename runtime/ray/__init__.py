@@ -1,0 +1,1 @@
+"""The server and offline batches on a Ray cluster. Needs the extra `ray`."""

@@ -1,0 +1,1 @@
+"""POST /v1/responses and what is stored of it."""
