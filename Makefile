@@ -46,7 +46,7 @@ format: .venv/dev.stamp
 	$(BIN)/ruff format
 
 families: .venv/run.stamp
-	$(BIN)/python -m exporter.family_table > FAMILIES.md
+	$(BIN)/python -m exporter.families > FAMILIES.md
 
 # Two workers; each test's own threads are few, because two cores are all that CI has. Some tests use the real model.
 test: .venv/dev.stamp demo/$(MODEL)

@@ -10,7 +10,7 @@ _require_own("runtime", "models", "quantizer")
 
 # The function hides the module of its name, which is why both are imported here and now.
 from .export import ExportReport, export  # noqa: E402
-from .genai import GenaiReport, export_genai  # noqa: E402
+from .genai.folder import GenaiReport, export_genai  # noqa: E402
 from .options import ExportOptions  # noqa: E402
 
 __all__ = ["ExportOptions", "ExportReport", "GenaiReport", "export", "export_genai"]

@@ -9,17 +9,17 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from runtime.memory import peak_memory
+from runtime.host.memory import peak_memory
 
 if TYPE_CHECKING:
     from .export import ExportReport
     from .options import ExportOptions
-    from .space import Estimate
+    from .weights.estimate import Estimate
 
 
 def _list_families(context: click.Context, _option: click.Parameter, wanted: bool) -> None:
     if wanted:
-        from .family_table import families_as_text
+        from .families import families_as_text
 
         click.echo(families_as_text())
         context.exit()
@@ -129,7 +129,7 @@ def export(source: Path, output: Path, kind: str, copy_weights: bool, as_json: b
 
 
 def _export_genai(source: Path, output: Path, options: "ExportOptions", copy_weights: bool, as_json: bool) -> None:
-    from .genai import export_genai
+    from .genai.folder import export_genai
 
     with _Bar() as bar:
         report = export_genai(source, output, options, bar, copy_weights=copy_weights)

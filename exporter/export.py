@@ -6,31 +6,31 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from runtime.bundle import new_bundle, write_manifest
-from runtime.manifest import FORMAT_VERSION, Graphs, Manifest, Producer, Verification
+from runtime.bundle.bundle import new_bundle, write_manifest
+from runtime.bundle.manifest import FORMAT_VERSION, Graphs, Manifest, Producer, Verification
 
-from . import describe
+from . import manifest
 from .checkpoint import open_checkpoint
-from .early_hash import EarlyHash
-from .following_hash import FollowingHash
+from .checkpoint.source_hash import EarlyHash
 from .graph import build_graph
 from .options import ExportOptions
-from .references import reference_of
-from .space import Estimate, estimate, require_space
-from .storage import Outcome, Storage, plan_storage
-from .tying import tie_head
-from .verify import Method, verify_graphs
-from .weights import WEIGHTS_FILE, plan_weights
+from .verify.references import reference_of
+from .verify.verify import Method, verify_graphs
+from .weights.estimate import Estimate, estimate, require_space
+from .weights.plan import WEIGHTS_FILE, plan_weights
+from .weights.store import Outcome, Storage, plan_storage
+from .weights.streaming_hash import FollowingHash
+from .weights.tying import tie_head
 
 if TYPE_CHECKING:
     import onnx_ir as ir
 
-    from models.description import Decoder
-    from models.target import Target
-    from quantizer.weights_file import WeightsWriter
+    from models.decoder.description import Decoder
+    from models.targets.target import Target
+    from quantizer.storage.weights_file import WeightsWriter
 
     from .checkpoint import Checkpoint
-    from .weights import Weight
+    from .weights.plan import Weight
 
 __all__ = ["ExportOptions", "ExportReport", "Progress", "export"]
 
@@ -76,7 +76,7 @@ def export(
         VerificationError: the graphs do not compute what the checkpoint computes.
         BundleError: the output exists.
     """
-    from models.families import describe as describe_decoder
+    from models.families.registry import describe as describe_decoder
 
     options, progress, started = options or ExportOptions(), progress or _silent, time.monotonic()
     checkpoint = open_checkpoint(source, lora=options.lora, revision=options.revision, tokenizer=tokenizer)
@@ -120,7 +120,7 @@ def _write_files(
     progress: Progress,
 ) -> str:
     """Write everything but the manifest, and hash the source meanwhile; the hash of weights.bin."""
-    from quantizer.weights_file import WeightsWriter
+    from quantizer.storage.weights_file import WeightsWriter
 
     source_hash = EarlyHash(checkpoint)
     done, total = 0, sum(weight.nbytes for weight in weights)
@@ -138,8 +138,8 @@ def _write_files(
 
 
 def _write_graphs(folder: Path, models: "dict[str, ir.Model]", storage: Storage, writer: "WeightsWriter") -> None:
-    from quantizer.graphs import save_graph
-    from quantizer.rewrite import rewrite_graph
+    from quantizer.graph.graphs import save_graph
+    from quantizer.graph.rewrite import rewrite_graph
 
     level = 4 if storage.provider == "cpu" else 0  # 8-bit products, which ONNX Runtime has for CPUs only
     for role, model in models.items():
@@ -160,23 +160,23 @@ def _manifest(
     models: "dict[str, ir.Model]",
     storage: Storage,
 ) -> Manifest:
-    graphs = {role: describe.describe_graph(model.graph, f"{role}.onnx") for role, model in models.items()}
+    graphs = {role: manifest.describe_graph(model.graph, f"{role}.onnx") for role, model in models.items()}
     return Manifest(
         format_version=FORMAT_VERSION,
         producer=_producer(),
-        architecture=describe.describe_architecture(decoder, weights),
+        architecture=manifest.describe_architecture(decoder, weights),
         graphs=Graphs(**graphs),
-        kv_cache=describe.describe_cache(decoder, target),
-        tokens=describe.describe_tokens(checkpoint, decoder.vocab_size),
-        target=describe.describe_target(target, [model.graph for model in models.values()]),
-        source=describe.describe_source(checkpoint),
+        kv_cache=manifest.describe_cache(decoder, target),
+        tokens=manifest.describe_tokens(checkpoint, decoder.vocab_size),
+        target=manifest.describe_target(target, [model.graph for model in models.values()]),
+        source=manifest.describe_source(checkpoint),
         verification=Verification("none", None),
         quantization=storage.quantization(),
     )
 
 
 def _target(options: ExportOptions) -> "Target":
-    from models.target import Target
+    from models.targets.target import Target
 
     dtype = options.dtype or ("float32" if options.target == "cpu" else "float16")
     return Target(options.target, dtype, options.target_ort)

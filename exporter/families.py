@@ -1,6 +1,6 @@
 """What can be exported: each `model_type`, its GGUF names, where it runs, and how that was checked.
 
-`python -m exporter.family_table` prints FAMILIES.md.
+`python -m exporter.families` prints FAMILIES.md.
 """
 
 import ast
@@ -46,10 +46,10 @@ class Family:
 
 
 def list_families() -> list[Family]:
-    """All families, in the order of models.families."""
-    from models.families import FAMILIES
+    """All families, in the order of models.families.registry."""
+    from models.families.registry import FAMILIES
 
-    from .checkpoint.gguf_registry import architectures
+    from .checkpoint.gguf.registry import architectures
 
     return [
         Family(model_type, module, architectures(model_type), CPU, CUDA, VERIFIED, _about(f"models.{module}"))

@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from runtime.errors import UnsupportedError
 
-from .collector import collector_paused
-from .node_kernels import require_kernels
+from .gc_pause import collector_paused
+from .kernels import require_kernels
 
 if TYPE_CHECKING:
     import onnx_ir as ir
 
-    from models.description import Decoder
-    from models.target import Target
+    from models.decoder.description import Decoder
+    from models.targets.target import Target
 
 Role = Literal["prefill", "decode"]
 
@@ -100,7 +100,7 @@ def _state_inputs(builder: Any, decoder: "Decoder", layer: int) -> tuple[Any, ..
 
 
 def _cache_shape(decoder: "Decoder", layer: int) -> list[str | int]:
-    from models.heads import head_layout
+    from models.decoder.heads import head_layout
 
     attention = decoder.caching[layer]
     return ["batch", attention.kv_heads, "capacity", head_layout(attention).width]

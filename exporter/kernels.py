@@ -9,8 +9,8 @@ from runtime.errors import UnsupportedError
 if TYPE_CHECKING:
     import onnx_ir as ir
 
-    from models.kernels import Operator
-    from models.target import Target
+    from models.targets.kernels import Operator
+    from models.targets.target import Target
 
 PROVIDERS = {"cpu": "CPU", "cuda": "CUDA"}
 
@@ -26,7 +26,7 @@ class Missing:
 
 def require_kernels(graph: "ir.Graph", target: "Target") -> None:
     """Raise UnsupportedError unless the target has a kernel for each node: loading would fail, or run it elsewhere."""
-    from models.kernels import builds
+    from models.targets.kernels import builds
 
     missing = find_missing(graph, target)
     if not missing:
@@ -43,7 +43,7 @@ def require_kernels(graph: "ir.Graph", target: "Target") -> None:
 
 def find_missing(graph: "ir.Graph", target: "Target") -> list[Missing]:
     """The nodes without a kernel, in the graph's order; [] means that all run where the graph is meant to run."""
-    from models.kernels import operators
+    from models.targets.kernels import operators
 
     table = operators()
     return [
@@ -58,7 +58,7 @@ def node_types(graph: "ir.Graph") -> Iterator[tuple["ir.Node", str, dict[str, st
 
     Types of inputs and initializers are known; those of outputs follow, node by node, from the operators' signatures.
     """
-    from models.kernels import operators
+    from models.targets.kernels import operators
 
     table = operators()
     known = {value: _element(value.dtype) for value in (*graph.inputs, *graph.initializers.values())}

@@ -3,19 +3,19 @@
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal, cast
 
-from runtime.manifest import DTYPE_BITS, Architecture, DType, Graph, KVCache, Layer, Port, Source, Tokens
-from runtime.manifest import Target as ManifestTarget
+from runtime.bundle.manifest import DTYPE_BITS, Architecture, DType, Graph, KVCache, Layer, Port, Source, Tokens
+from runtime.bundle.manifest import Target as ManifestTarget
 
-from .collector import collector_paused
+from .gc_pause import collector_paused
 
 if TYPE_CHECKING:
     import onnx_ir as ir
 
-    from models.description import Decoder
-    from models.target import Target
+    from models.decoder.description import Decoder
+    from models.targets.target import Target
 
     from .checkpoint import Checkpoint
-    from .weights import Weight
+    from .weights.plan import Weight
 
 NEWER = "1.32"  # what these were tested with
 NEW_OPERATORS = frozenset({"com.microsoft::CausalConvWithState", "com.microsoft::LinearAttention"})
@@ -26,7 +26,7 @@ _ROLES: Mapping[str, str] = {"past_key_values.key": "past_key", "past_key_values
 
 def describe_architecture(decoder: "Decoder", weights: "list[Weight]") -> Architecture:
     """The sizes of the decoder; parameters are counted from the checkpoint's tensors, each once."""
-    from models.heads import head_layout
+    from models.decoder.heads import head_layout
 
     sources = {source.name: source for weight in weights for source in weight.sources}
     # The cache is what the manifest's layers are about.
@@ -57,7 +57,7 @@ def describe_graph(graph: "ir.Graph", file: str) -> Graph:
 
 def describe_cache(decoder: "Decoder", target: "Target") -> KVCache:
     """Bytes per token: keys and values of all layers, as wide as the graph's heads are."""
-    from models.heads import head_layout
+    from models.decoder.heads import head_layout
 
     wide = sum(2 * attention.kv_heads * head_layout(attention).width for attention in decoder.caching.values())
     return KVCache("batch,kv_heads,capacity,head_dim", target.dtype, wide * DTYPE_BITS[target.dtype] // 8)

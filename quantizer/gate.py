@@ -3,8 +3,8 @@
 import re
 from dataclasses import dataclass
 
+from runtime.bundle.manifest import Quality
 from runtime.errors import QuantizationError
-from runtime.manifest import Quality
 
 _FORM = re.compile(r"\s*(\w+)\s*([<>])\s*([0-9.eE+-]+)\s*")
 FIGURES = ("kl", "kl_p99", "top1", "perplexity")

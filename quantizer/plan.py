@@ -7,23 +7,23 @@ from dataclasses import replace
 import numpy as np
 import onnx_ir as ir
 
-from runtime import strict_json
+from runtime.bundle import json_codec
 from runtime.errors import QuantizationError
 
-from .budget import Measured, Tried, spend, stored_bytes, try_base
-from .calibrate import Grams
-from .fold import plan_folding
-from .loud import find_loud
-from .matrix import Floats
-from .outliers import Index
-from .permute import plan_permutations
-from .rearrange import Rearrangements
-from .scheme import Choice, Recipe
-from .sites import Site
-from .storing import columns_bytes
-from .structure import Structure
-from .ways import choice_for, schemes_of, ways_of
-from .weights_file import Layout, read_part, read_tensor
+from .algorithms.outlier_channels import find_loud
+from .algorithms.residual_channels import Index
+from .allocation.budget import Measured, Tried, spend, stored_bytes, try_base
+from .allocation.candidates import choice_for, schemes_of, ways_of
+from .calibration.hessians import Grams
+from .graph.sites import Site
+from .recipe import Choice, Recipe
+from .storage.matrix import Floats
+from .storage.storing import columns_bytes
+from .storage.weights_file import Layout, read_part, read_tensor
+from .transforms.discover import Structure
+from .transforms.equivalent import Rearrangements
+from .transforms.permute import plan_permutations
+from .transforms.smooth import plan_folding
 
 _FOLDING = {4: 0.25, 8: 0.5}  # exponents that were best, by bits
 _EMBEDDING_SHARE = 0.1  # how much a tied table's rounding looks at the table itself rather than at the head's inputs
@@ -73,7 +73,7 @@ class Plan:
     def _identify(self, recipe: Recipe) -> str:
         text = self._grams.fingerprint if self._grams else ""
         recipe = replace(recipe, kv=None)  # decides nothing about weights
-        return json.dumps([text, strict_json.encode(recipe)], sort_keys=True)
+        return json.dumps([text, json_codec.encode(recipe)], sort_keys=True)
 
     def diagonal(self, weight: str) -> Floats | None:
         """Mean squares of a matrix's inputs `[K]`, in the order planned so far and not scaled; None where unknown."""

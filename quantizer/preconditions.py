@@ -2,17 +2,17 @@
 
 from collections.abc import Sequence
 
-from runtime.bundle import Bundle
+from runtime.bundle.bundle import Bundle
 from runtime.errors import QuantizationError
 
-from .budget import spend
+from .allocation.budget import spend
+from .allocation.candidates import ways_of
 from .gate import Gate
-from .graphs import Graphs
-from .kv_codes import bits_of, require_storable
-from .scheme import Recipe
-from .sites import Site
-from .ways import ways_of
-from .weights_file import Layout
+from .graph.graphs import Graphs
+from .graph.sites import Site
+from .kv_cache.quantize import bits_of, require_storable
+from .recipe import Recipe
+from .storage.weights_file import Layout
 
 
 def require_usable(bundle: Bundle, recipe: Recipe, gate: Gate | None) -> None:

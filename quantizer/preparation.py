@@ -5,23 +5,23 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
-from runtime.bundle import Bundle
-from runtime.byte_units import format_bytes
-from runtime.memory import resident_memory
+from runtime.bundle.bundle import Bundle
+from runtime.host.byte_units import format_bytes
+from runtime.host.memory import resident_memory
 
-from .beside_each_other import beside_each_other
-from .budget import Measured
-from .calibrate import Grams, IntArray, Step, collect_grams
-from .calibration_text import Text, too_little
-from .graphs import Graphs, prefill_graph
-from .measurement_log import MeasurementLog
+from .allocation.budget import Measured
+from .allocation.resume import MeasurementLog
+from .allocation.sensitivity import Sensitivity, sample
+from .calibration.data import Text, too_little
+from .calibration.hessians import Grams, IntArray, Step, collect_grams
+from .graph.graphs import Graphs, prefill_graph
+from .graph.sites import Site, transposed_weights
+from .parallel import beside_each_other
 from .plan import Plan
 from .preconditions import budget_bytes, layout_of
 from .progress import Progress
-from .scheme import Recipe
-from .sensitivity import Sensitivity, sample
-from .sites import Site, transposed_weights
-from .structure import find_structure
+from .recipe import Recipe
+from .transforms.discover import find_structure
 
 _LOGGER = logging.getLogger("onnxlm.quantizer")
 _AT_ONCE = 2  # matrices that are tried beside the run of the model

@@ -11,11 +11,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from runtime import strict_json
-from runtime.bundle import Bundle, open_bundle
+from runtime.bundle import json_codec
+from runtime.bundle.bundle import Bundle, open_bundle
 from runtime.errors import QuantizationError
 
-from .scheme import Choice, Recipe, Scheme
+from .recipe import Choice, Recipe, Scheme
 
 _READ_TOKENS = 16384  # of a file; text that the model writes itself takes longer
 _OUTLIER_SHARE = 0.03  # of weights.bin, as 32 inputs of each matrix take: KL fell by 33, 43, 49 % with 1, 3, 6 %
@@ -98,8 +98,8 @@ def read_recipe(path: Path) -> Recipe:
     if path.is_dir():
         return _recipe_of(open_bundle(path))
     try:
-        return strict_json.decode(Recipe, tomllib.loads(path.read_text(encoding="utf-8")))
-    except (OSError, ValueError, strict_json.StrictJsonError) as error:  # not UTF-8, not TOML, not a recipe
+        return json_codec.decode(Recipe, tomllib.loads(path.read_text(encoding="utf-8")))
+    except (OSError, ValueError, json_codec.StrictJsonError) as error:  # not UTF-8, not TOML, not a recipe
         raise QuantizationError(f"{path}: not a recipe ({error}).") from error
 
 
@@ -108,8 +108,8 @@ def _recipe_of(bundle: Bundle) -> Recipe:
     if quantization is None:
         raise QuantizationError(f"{bundle.folder} is not quantized: it holds no recipe.")
     try:
-        return strict_json.decode(Recipe, quantization.recipe)
-    except (ValueError, strict_json.StrictJsonError) as error:
+        return json_codec.decode(Recipe, quantization.recipe)
+    except (ValueError, json_codec.StrictJsonError) as error:
         raise QuantizationError(f"{bundle.folder}: its weights were not chosen by a recipe ({error}).") from error
 
 

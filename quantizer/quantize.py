@@ -7,25 +7,25 @@ from pathlib import Path
 
 import onnx_ir as ir
 
-from runtime import strict_json
-from runtime.bundle import Bundle, new_bundle, open_bundle, write_manifest
-from runtime.manifest import Calibration, Manifest, Quantization
+from runtime.bundle import json_codec
+from runtime.bundle.bundle import Bundle, new_bundle, open_bundle, write_manifest
+from runtime.bundle.manifest import Calibration, Manifest, Quantization
 
-from .calibration_text import Text, find_text
-from .experts import find_experts
-from .finished import FinishedMatrices
+from .calibration.data import Text, find_text
+from .evaluation.quality import measure_quality
 from .gate import Gate
-from .graphs import WEIGHTS_NAME, Graphs, load_graphs, prefill_graph
-from .kv_codes import bits_of, store_cache
+from .graph.experts import find_experts
+from .graph.graphs import WEIGHTS_NAME, Graphs, load_graphs, prefill_graph
+from .graph.sites import Site, find_sites, merge_sites
+from .kv_cache.quantize import bits_of, store_cache
 from .plan import Plan
 from .preconditions import require_affordable, require_usable
 from .preparation import prepare
 from .progress import Progress, silent
-from .quality import measure_quality
-from .scheme import Recipe
+from .recipe import Recipe
 from .selection import select_sites
-from .sites import Site, find_sites, merge_sites
-from .writing import Outcome, copy_other_files, translated, write_graphs
+from .storage.resume import FinishedMatrices
+from .storage.writer import Outcome, copy_other_files, translated, write_graphs
 
 _LOGGER = logging.getLogger("onnxlm.quantizer")
 
@@ -144,7 +144,7 @@ def _describe(manifest: Manifest, graphs: Graphs, plan: Plan, text: Text | None,
     calibration = (
         Calibration(text.name, text.chunks.size) if text and plan.recipe.needs_text else Calibration("none", 0)
     )
-    quantization = Quantization(strict_json.encode(plan.recipe), calibration, tensors)
+    quantization = Quantization(json_codec.encode(plan.recipe), calibration, tensors)
     operators = {_operator(node) for model in graphs.models.values() for node in model.graph}
     target = replace(manifest.target, operators=tuple(sorted(operators)))
     return replace(manifest, target=target, quantization=quantization, quality=None)

@@ -6,7 +6,7 @@ from fnmatch import fnmatchcase
 
 from runtime.errors import QuantizationError
 
-from .sites import Site
+from .graph.sites import Site
 
 
 def select_sites(sites: Sequence[Site], exclude: Sequence[str]) -> list[Site]:

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from .quantize import Result
-from .writing import Outcome
+from .storage.writer import Outcome
 
 
 @dataclass(frozen=True)

@@ -5,17 +5,17 @@ from dataclasses import dataclass, replace
 import numpy as np
 import onnx_ir as ir
 
-from .expert_stacks import quantize_stack
-from .finished import FinishedMatrices, Made
-from .loud import Columns, refit, set_apart
-from .matrix import Floats, QuantizedMatrix
-from .method import NO_OUTLIERS, quantize_matrix
-from .outliers import Index, effective
-from .packing import packed_bytes
+from .algorithms.outlier_channels import Columns, refit, set_apart
+from .algorithms.registry import NO_OUTLIERS, quantize_matrix
+from .algorithms.residual_channels import Index, effective
+from .graph.expert_stacks import quantize_stack
+from .graph.sites import Site
 from .plan import Plan
-from .scheme import Choice
-from .sites import Site
-from .storing import relative_error, scale_type, scale_type_of
+from .recipe import Choice
+from .storage.matrix import Floats, QuantizedMatrix
+from .storage.packing import packed_bytes
+from .storage.resume import FinishedMatrices, Made
+from .storage.storing import relative_error, scale_type, scale_type_of
 
 
 @dataclass(frozen=True)

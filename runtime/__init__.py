@@ -6,9 +6,8 @@ Example:
     ...     print(llm.generate("The capital of France is", runtime.SamplingParams(max_tokens=8)).text)
 """
 
-from .answer import Delta
 from .async_llm import AsyncLLM
-from .completion import Completion
+from .engine.generation import Delta
 from .errors import (
     BundleError,
     ChatTemplateError,
@@ -30,7 +29,8 @@ from .errors import (
 )
 from .llm import LLM
 from .options import EngineOptions, SamplingParams
-from .structured import StructuredOutput
+from .outputs import Completion
+from .sampling.grammar import StructuredOutput
 
 __all__ = [
     "LLM",

@@ -7,13 +7,13 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from .answer import Answer, Delta
-from .completion import Completion, combine
+from .client import Model, Prompt, Request
+from .engine.generation import Answer, Delta
 from .errors import ExecutionError
 from .llm import Message
-from .model import Model, Prompt, Request
 from .options import EngineOptions, SamplingParams
-from .step_executor import StepExecutor
+from .ort.runner_protocol import StepExecutor
+from .outputs import Completion, combine
 
 
 class AsyncLLM:

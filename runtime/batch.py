@@ -3,10 +3,10 @@
 import queue
 from collections.abc import Iterable, Iterator
 
-from .answer import Answer, Delta
-from .completion import Completion, combine
+from .client import Model, Request
+from .engine.generation import Answer, Delta
 from .errors import QueueFullError
-from .model import Model, Request
+from .outputs import Completion, combine
 
 
 class Batch:

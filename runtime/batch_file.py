@@ -13,10 +13,10 @@ from typing import IO, Any
 
 from .batch import Batch
 from .batch_lines import BatchDefaults, BatchLine, batch_request
-from .completion import Completion
+from .client import Model, Request
 from .completion_json import completion_json
 from .errors import OptionError, RequestError
-from .model import Model, Request
+from .outputs import Completion
 
 Progress = Callable[["BatchCounts"], None]
 

@@ -5,13 +5,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
-from . import strict_json
+from .bundle import json_codec
 from .errors import RequestError
 from .options import SamplingParams
-from .structured import StructuredOutput
+from .sampling.grammar import StructuredOutput
 
 if TYPE_CHECKING:
-    from .model import Model, Request
+    from .client import Model, Request
 
 _PARAMETERS = frozenset(field.name for field in fields(SamplingParams))
 _KEYS = frozenset({"id", "prompt", "messages", "tools"}) | _PARAMETERS
@@ -50,8 +50,8 @@ class BatchLine:
             RequestError: it is not one, or has keys that mean nothing here.
         """
         try:
-            entry = strict_json.loads(self.content.decode("utf-8"))
-        except (UnicodeDecodeError, strict_json.StrictJsonError) as error:
+            entry = json_codec.loads(self.content.decode("utf-8"))
+        except (UnicodeDecodeError, json_codec.StrictJsonError) as error:
             raise RequestError(f"not a line of JSON: {error}") from error
         if not isinstance(entry, dict):
             raise RequestError('not a JSON object, such as {"prompt": "Hi"}')

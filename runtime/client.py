@@ -8,30 +8,30 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from . import strict_json
-from .answer import Answer, Listener
-from .block_pool import BlockPool
-from .bundle import Bundle, open_bundle
-from .determinism import Determinism, check_determinism
-from .engine import Engine
+from .bundle import json_codec
+from .bundle.bundle import Bundle, open_bundle
+from .cache.blocks import BlockPool
+from .cache.prefix_cache import BLOCK_TOKENS, PrefixCache
+from .engine.engine import Engine
+from .engine.generation import Answer, Listener
+from .engine.prefill_policy import PrefillPace
+from .engine.request import Sequence as TokenSequence
+from .engine.scheduler import Limits, Scheduler
+from .engine.speculation import PromptLookup
+from .engine.waiting_limit import QueueLimit
 from .errors import BundleError, OptionError, RequestError
-from .executor import OnnxExecutor
-from .memory import available_memory
+from .host.memory import available_memory
 from .options import EngineOptions, SamplingParams
-from .prefill_pace import PrefillPace
-from .prefix_cache import BLOCK_TOKENS, PrefixCache
-from .queue_limit import QueueLimit
-from .sampling import Sampler
-from .scheduler import Limits, Scheduler
-from .sequence import Sequence as TokenSequence
-from .session import choose_provider
-from .speculation import PromptLookup
-from .step_executor import StepExecutor, states_of
-from .structured import Grammars
-from .text import Detokenizer, Tokenizer
+from .ort.batch_invariance import Determinism, check_determinism
+from .ort.executor import OnnxExecutor
+from .ort.runner_protocol import StepExecutor, states_of
+from .ort.session import choose_provider
+from .sampling.grammar import Grammars
+from .sampling.sampler import Sampler
+from .text.tokenizer import Detokenizer, Tokenizer
 
 if TYPE_CHECKING:
-    from .chat import ChatTemplate
+    from .chat.template import ChatTemplate
 
 Prompt = str | Sequence[int]
 _KV_SHARE = 0.5  # of the free memory, for keys and values where nothing else is said
@@ -154,7 +154,7 @@ class Model:
 
     @functools.cached_property
     def _template(self) -> "ChatTemplate":
-        from .chat import ChatTemplate
+        from .chat.template import ChatTemplate
 
         return ChatTemplate.open(self.bundle, self.tokenizer)
 
@@ -244,7 +244,7 @@ def _generation_config(bundle: Bundle) -> Mapping[str, Any]:
     if not bundle.has(_GENERATION_CONFIG):
         return {}
     try:
-        config = strict_json.loads(bundle.path(_GENERATION_CONFIG).read_text(encoding="utf-8"))
+        config = json_codec.loads(bundle.path(_GENERATION_CONFIG).read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise BundleError(f"{bundle.folder}: {_GENERATION_CONFIG} cannot be read ({error}). Export again.") from error
     if not isinstance(config, dict):

@@ -4,7 +4,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .completion import Completion
+    from .outputs import Completion
 
 
 def completion_json(answer: "Completion") -> dict[str, Any]:

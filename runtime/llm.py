@@ -6,13 +6,13 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, overload
 
-from .answer import Answer, Delta
 from .batch import Batch
-from .completion import Completion
+from .client import Model, Prompt
+from .engine.generation import Answer, Delta
 from .errors import ExecutionError
-from .model import Model, Prompt
 from .options import EngineOptions, SamplingParams
-from .step_executor import StepExecutor
+from .ort.runner_protocol import StepExecutor
+from .outputs import Completion
 
 Message = Mapping[str, Any]
 

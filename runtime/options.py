@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from .errors import OptionError, RequestError
 from .option_checks import integer, one_of, real
-from .structured import StructuredOutput
+from .sampling.grammar import StructuredOutput
 
 MAX_CHOICES = 128
 _MAX_SEED = 2**64 - 1

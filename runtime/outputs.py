@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from .answer import Answer, Delta, Timings
-from .logprobs import TokenLogprob
+from .engine.generation import Answer, Delta, Timings
+from .sampling.logprobs import TokenLogprob
 
 
 @dataclass(frozen=True)

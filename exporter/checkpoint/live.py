@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from exporter.tokenizer_folder import folder_tokenizer_files
+from exporter.tokenizer.folder import folder_tokenizer_files
 from runtime.errors import CheckpointError, UnsupportedError
 
-from .checkpoint import Checkpoint, FloatArray, PackedTensor
-from .folder import text_config
+from .base import Checkpoint, FloatArray, PackedTensor
 from .names import text_model_tensors
+from .safetensors.folder import text_config
 from .stored import require_finite
 
 

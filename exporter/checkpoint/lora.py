@@ -11,10 +11,10 @@ import numpy as np
 
 from runtime.errors import CheckpointError, UnsupportedError
 
-from .checkpoint import Checkpoint, FloatArray, PackedTensor, TensorSource
-from .folder import read_json
+from .base import Checkpoint, FloatArray, PackedTensor, TensorSource
 from .names import text_model_tensors
-from .safetensors_file import SafetensorsTensor, read_safetensors
+from .safetensors.file import SafetensorsTensor, read_safetensors
+from .safetensors.folder import read_json
 
 PREFIX = "base_model.model."
 # Settings that change what is computed, and the values that mean "not used".

@@ -7,7 +7,7 @@ from typing import Any
 
 from runtime.errors import CheckpointError, UnsupportedError
 
-from .checkpoint import Checkpoint
+from .base import Checkpoint
 
 
 def open_checkpoint(
@@ -56,7 +56,7 @@ def _open_path(path: Path) -> Checkpoint:
     if path.is_dir():
         return _open_folder(path)
     if path.suffix == ".gguf":
-        from .gguf import open_gguf
+        from .gguf.checkpoint import open_gguf
 
         return open_gguf(path)
     advice = (
@@ -67,7 +67,7 @@ def _open_path(path: Path) -> Checkpoint:
 
 def _open_folder(folder: Path) -> Checkpoint:
     if (folder / "config.json").is_file():
-        from .folder import open_folder
+        from .safetensors.folder import open_folder
 
         return open_folder(folder)
     ggufs = sorted(folder.glob("*.gguf"))

@@ -3,9 +3,9 @@
 from collections.abc import Iterator
 from typing import Protocol
 
-from .checkpoint import FloatArray, TensorSource
-from .gguf_tensor import GgufTensor
-from .safetensors_file import SafetensorsTensor
+from .base import FloatArray, TensorSource
+from .gguf.tensor import GgufTensor
+from .safetensors.file import SafetensorsTensor
 
 BLOCK_VALUES = 1 << 21
 

@@ -5,7 +5,7 @@ import threading
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from .checkpoint import Checkpoint
+    from . import Checkpoint
 
 
 class EarlyHash:

@@ -6,10 +6,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from runtime.bundle import Bundle
+from runtime.bundle.bundle import Bundle
 
-from .graphs_in_numpy import NumpyRunner, open_session
-from .verify import require_close
+from ..verify.numpy_graphs import NumpyRunner, open_session
+from ..verify.verify import require_close
 
 _PROMPT, _STEPS = 20, 4
 Logits = npt.NDArray[np.float32]

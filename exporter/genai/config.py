@@ -2,8 +2,8 @@
 
 from typing import Any
 
+from runtime.bundle.manifest import Manifest
 from runtime.errors import UnsupportedError
-from runtime.manifest import Manifest
 
 GRAPH_FILE = "model.onnx"
 CONFIG_FILE = "genai_config.json"

@@ -8,18 +8,18 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from runtime.bundle import Bundle, new_bundle, open_bundle
+from runtime.bundle.bundle import Bundle, new_bundle, open_bundle
+from runtime.bundle.manifest import MANIFEST_NAME
 from runtime.errors import OptionError
-from runtime.manifest import MANIFEST_NAME
 
-from .conventional_check import check_conventional
-from .conventional_graph import make_conventional
-from .genai_config import CONFIG_FILE, GRAPH_FILE, genai_config
-from .options import ExportOptions
-from .weights import WEIGHTS_FILE
+from ..options import ExportOptions
+from ..weights.plan import WEIGHTS_FILE
+from .check import check_conventional
+from .config import CONFIG_FILE, GRAPH_FILE, genai_config
+from .graph import make_conventional
 
 if TYPE_CHECKING:
-    from .export import Progress
+    from ..export import Progress
 
 _TEXT_FILES = (".json", ".jinja", ".model")
 
@@ -66,7 +66,7 @@ def export_genai(
     if isinstance(source, str | Path) and (Path(source) / MANIFEST_NAME).is_file():
         _require_no_choices(options)
         return _write(open_bundle(source), Path(output), options, copy_weights)
-    from .export import export
+    from ..export import export
 
     parent = Path(output).absolute().parent
     parent.mkdir(parents=True, exist_ok=True)

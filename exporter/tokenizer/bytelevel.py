@@ -4,8 +4,8 @@ from typing import TYPE_CHECKING, Any
 
 from runtime.errors import UnsupportedError
 
-from .tokenizer_splits import WORD_SPLITS, WordSplit
-from .tokenizer_vocabulary import WRITTEN_BYTES, Vocabulary, add_ends, add_tokens, byte_alphabet
+from .splits import WORD_SPLITS, WordSplit
+from .vocabulary import WRITTEN_BYTES, Vocabulary, add_ends, add_tokens, byte_alphabet
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer

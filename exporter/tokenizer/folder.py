@@ -7,7 +7,7 @@ from typing import Any
 
 from runtime.errors import CheckpointError, UnsupportedError
 
-from .tokenizer_splits import WORD_SPLITS
+from .splits import WORD_SPLITS
 
 # The keys of tokenizer_config.json that chat templates and the runtime read.
 TOKEN_KEYS = ("bos_token", "eos_token", "unk_token", "pad_token")
@@ -73,7 +73,7 @@ def _checked(path: Path) -> bytes:
 def _from_vocab_and_merges(folder: Path, config: Mapping[str, Any]) -> bytes:
     from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers
 
-    from .tokenizer_bytelevel import pre_tokenizer
+    from .bytelevel import pre_tokenizer
 
     name = str(config.get("tokenizer_class", "")).removesuffix("Fast")
     if name not in CLASSES:

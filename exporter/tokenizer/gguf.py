@@ -9,10 +9,10 @@ from typing import Any
 
 from runtime.errors import CheckpointError, UnsupportedError
 
-from .tokenizer_bytelevel import byte_level_tokenizer
-from .tokenizer_sentencepiece import gemma4_tokenizer, sentencepiece_tokenizer
-from .tokenizer_splits import WORD_SPLITS
-from .tokenizer_vocabulary import ROLES, Vocabulary, read_vocabulary
+from .bytelevel import byte_level_tokenizer
+from .sentencepiece import gemma4_tokenizer, sentencepiece_tokenizer
+from .splits import WORD_SPLITS
+from .vocabulary import ROLES, Vocabulary, read_vocabulary
 
 BUILDERS = {"gpt2": byte_level_tokenizer, "llama": sentencepiece_tokenizer, "gemma4": gemma4_tokenizer}
 

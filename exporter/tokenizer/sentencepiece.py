@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Literal
 
 from runtime.errors import CheckpointError
 
-from .tokenizer_vocabulary import Vocabulary, add_ends, add_tokens
+from .vocabulary import Vocabulary, add_ends, add_tokens
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer

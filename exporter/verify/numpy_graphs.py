@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from runtime.bundle.manifest import Manifest, Port
 from runtime.errors import VerificationError
-from runtime.manifest import Manifest, Port
 
 Ids = npt.NDArray[np.int64]
 Logits = npt.NDArray[np.float32]

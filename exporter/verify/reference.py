@@ -1,4 +1,4 @@
-"""Logits of a checkpoint by transformers in eager mode: `python -m exporter.reference REQUEST OUT`, a child process.
+"""Logits of a checkpoint by transformers in eager mode: `python -m exporter.verify.reference REQUEST OUT`.
 
 The only module that loads torch and transformers. They get the checkpoint's config and its tensors as we read them.
 """
@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from .checkpoint import Checkpoint, open_checkpoint
+from ..checkpoint import Checkpoint, open_checkpoint
 
 
 def reference_model(checkpoint: Checkpoint) -> Any:

@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from runtime.errors import VerificationError
 
-from .checkpoint import Checkpoint
+from ..checkpoint import Checkpoint
 
 Logits = npt.NDArray[np.float32]
 
@@ -50,11 +50,11 @@ class TransformersReference:
     method: Literal["transformers"] = "transformers"
 
     def logits(self, ids: npt.NDArray[np.int64]) -> Logits:
-        """By `python -m exporter.reference`."""
+        """By `python -m exporter.verify.reference`."""
         request = {"source": self.source, "lora": self.lora, "revision": self.revision, "ids": ids.tolist()}
         with tempfile.TemporaryDirectory() as scratch:
             output = Path(scratch) / "logits.npy"
-            command = [sys.executable, "-P", "-m", "exporter.reference", json.dumps(request), str(output)]
+            command = [sys.executable, "-P", "-m", "exporter.verify.reference", json.dumps(request), str(output)]
             done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603  # our own module
             if done.returncode or not output.is_file():
                 raise _cannot_run("transformers", (done.stderr.strip().splitlines() or ["no message"])[-1])
@@ -73,7 +73,7 @@ class OpenedReference:
     method: Literal["transformers"] = "transformers"
 
     def logits(self, ids: npt.NDArray[np.int64]) -> Logits:
-        """By exporter.reference."""
+        """By exporter.verify.reference."""
         from .reference import reference_logits
 
         try:

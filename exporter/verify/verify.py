@@ -8,10 +8,10 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
+from runtime.bundle.manifest import Manifest, Verification
 from runtime.errors import VerificationError
-from runtime.manifest import Manifest, Verification
 
-from .graphs_in_numpy import Ids, NumpyRunner
+from .numpy_graphs import Ids, NumpyRunner
 from .references import Reference
 
 Method = Literal["auto", "transformers", "self-consistency", "none"]

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 
 from runtime.errors import BundleError
 
-from .loading import working_bytes
+from .read import working_bytes
 
 if TYPE_CHECKING:
-    from .storage import Storage
-    from .weights import Weight
+    from .plan import Weight
+    from .store import Storage
 
 _GRAPHS_AND_TOKENIZER = 32 << 20
 _LIBRARIES = 200 << 20

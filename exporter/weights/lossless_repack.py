@@ -11,16 +11,16 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from quantizer.matrix import QuantizedMatrix
-from quantizer.scheme import GROUP_SIZES, Scheme
+from quantizer.recipe import GROUP_SIZES, Scheme
+from quantizer.storage.matrix import QuantizedMatrix
 
-from .loading import target_rows
+from .read import target_rows
 
 if TYPE_CHECKING:
-    from quantizer.sites import Site
+    from quantizer.graph.sites import Site
 
-    from .checkpoint import PackedTensor
-    from .weights import Weight
+    from ..checkpoint import PackedTensor
+    from .plan import Weight
 
 _SPLIT = 128  # groups wider than MatMulNBits takes are stored as several of this size
 

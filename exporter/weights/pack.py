@@ -7,19 +7,19 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from quantizer.beside_each_other import beside_each_other
-from quantizer.matrix import QuantizedMatrix
-from quantizer.method import quantize_matrix
-from quantizer.storing import scale_type_of
+from quantizer.algorithms.registry import quantize_matrix
+from quantizer.parallel import beside_each_other
+from quantizer.storage.matrix import QuantizedMatrix
+from quantizer.storage.storing import scale_type_of
 
-from .checkpoint.row_blocks import Rows, row_blocks
-from .loading import load_weight, target_rows
+from ..checkpoint.row_blocks import Rows, row_blocks
+from .read import load_weight, target_rows
 
 if TYPE_CHECKING:
-    from quantizer.scheme import Choice
-    from quantizer.sites import Site
+    from quantizer.graph.sites import Site
+    from quantizer.recipe import Choice
 
-    from .weights import Weight
+    from .plan import Weight
 
 FloatArray = npt.NDArray[np.float32]
 Block = tuple[npt.NDArray[np.int64], Callable[[], FloatArray]]  # rows of the graph's matrix; reads their values

@@ -16,10 +16,10 @@ if TYPE_CHECKING:
     import onnx_ir as ir
 
     from models.blocks.parameter import Plan
-    from models.description import Decoder
-    from models.sources import Table
+    from models.decoder.description import Decoder
+    from models.decoder.sources import Table
 
-    from .checkpoint import TensorSource
+    from ..checkpoint import TensorSource
 
 WEIGHTS_FILE = "weights.bin"
 
@@ -28,7 +28,7 @@ WEIGHTS_FILE = "weights.bin"
 class Weight:
     """One initializer to be: its graph shape and type, its plan, and the checkpoint tensors it is stacked from.
 
-    `order`: row j of the stack is row order[j] as stored; `stored` and `each_head` as in models.sources.Source.
+    `order`: row j of the stack is row order[j] as stored; `stored` and `each_head` as in models.decoder.sources.Source.
     """
 
     name: str
@@ -144,7 +144,7 @@ def _unplanned_shape(weight: Weight) -> tuple[int, ...]:
 
 
 def _check_all_used(weights: list[Weight], tensors: Mapping[str, "TensorSource"], table: "Table") -> None:
-    from models.sources import UNUSED
+    from models.decoder.sources import UNUSED
 
     used = {source.name for weight in weights for source in weight.sources}
     known = table[UNUSED].tensors if UNUSED in table else ()

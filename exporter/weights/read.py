@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from quantizer.beside_each_other import beside_each_other, threads
+from quantizer.parallel import beside_each_other, threads
 from runtime.errors import CheckpointError
 
-from .checkpoint.row_blocks import Rows, row_blocks
+from ..checkpoint.row_blocks import Rows, row_blocks
+from .plan import as_out_in
 from .stacks import slices
-from .weights import as_out_in
 
 if TYPE_CHECKING:
-    from .weights import Weight
+    from .plan import Weight
 
 _BLOCK_VALUES = 1 << 20  # of one thread at a time: in the cache of its core
 _TILE = 512  # rows

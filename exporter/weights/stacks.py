@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from .checkpoint.gguf_tensor import GgufTensor
-from .checkpoint.safetensors_file import SafetensorsTensor
+from ..checkpoint.gguf.tensor import GgufTensor
+from ..checkpoint.safetensors.file import SafetensorsTensor
 
 if TYPE_CHECKING:
-    from .checkpoint import TensorSource
-    from .weights import Weight
+    from ..checkpoint import TensorSource
+    from .plan import Weight
 
 
 def slices(weight: "Weight") -> "Iterator[Weight]":

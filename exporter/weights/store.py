@@ -3,22 +3,22 @@
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
-from quantizer.packing import packed_bytes
-from quantizer.scheme import Choice, Recipe
-from runtime.manifest import Calibration, Quantization, QuantizedTensor
+from quantizer.recipe import Choice, Recipe
+from quantizer.storage.packing import packed_bytes
+from runtime.bundle.manifest import Calibration, Quantization, QuantizedTensor
 
-from .kept import kept_matrix, scale_kind, with_scales_as
-from .loading import weight_pieces
+from .lossless_repack import kept_matrix, scale_kind, with_scales_as
+from .read import weight_pieces
 
 if TYPE_CHECKING:
     import onnx_ir as ir
 
-    from quantizer.rewrite import StoredMatrix
-    from quantizer.sites import Site
-    from quantizer.weights_file import WeightsWriter
+    from quantizer.graph.rewrite import StoredMatrix
+    from quantizer.graph.sites import Site
+    from quantizer.storage.weights_file import WeightsWriter
 
-    from .options import ExportOptions
-    from .weights import Weight
+    from ..options import ExportOptions
+    from .plan import Weight
 
 How = Literal["kept", "packed", "float"]
 # Stored types that are no codes; live models name theirs as torch does.
@@ -87,9 +87,9 @@ class Storage:
             kept = dict.fromkeys(outcome.stored_as for outcome in self.outcomes if outcome.how == "kept")
             recipe |= {"source": "checkpoint", "kept": list(kept)}
         if self.recipe is not None:
-            from runtime import strict_json
+            from runtime.bundle import json_codec
 
-            recipe |= strict_json.encode(self.recipe)
+            recipe |= json_codec.encode(self.recipe)
         return Quantization(recipe, Calibration("none", 0), tuple(self.tensors))
 
     def write(self, writer: "WeightsWriter", weight: "Weight") -> None:
@@ -122,7 +122,7 @@ class Storage:
     def _write_packed(self, writer: "WeightsWriter", weight: "Weight", site: "Site") -> bool:
         if self.recipe is None:
             return False
-        from .packed_reading import read_packed
+        from .pack import read_packed
 
         choice = self._choice(site)
         if packed_bytes(site.rows, site.inputs, choice, 4) >= weight.nbytes:
@@ -132,8 +132,8 @@ class Storage:
         return True
 
     def _store(self, writer: "WeightsWriter", weight: "Weight", matrix: Any, kind: Any, error: float) -> None:
-        from quantizer.method import NO_OUTLIERS
-        from quantizer.storing import store_codes
+        from quantizer.algorithms.registry import NO_OUTLIERS
+        from quantizer.storage.storing import store_codes
 
         self.stored[weight.name], entry = store_codes(writer, weight.name, matrix, NO_OUTLIERS, kind, error)
         self.tensors.append(entry)
@@ -157,7 +157,7 @@ def plan_storage(
         vocab_size: which tells tables from other matrices.
         options: what the user wants.
     """
-    from quantizer.sites import find_sites, merge_sites
+    from quantizer.graph.sites import find_sites, merge_sites
 
     for graph in graphs:
         _announce(graph, weights)
@@ -179,7 +179,7 @@ def _announce(graph: "ir.Graph", weights: "list[Weight]") -> None:
     """Give initializers their type and shape as data that is not there yet, which is where the quantizer looks."""
     import onnx_ir as ir
 
-    from .weights import WEIGHTS_FILE
+    from .plan import WEIGHTS_FILE
 
     for weight in weights:
         value = graph.initializers.get(weight.name)

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 if TYPE_CHECKING:
-    from models.description import Decoder
-    from models.sources import Table
+    from models.decoder.description import Decoder
+    from models.decoder.sources import Table
 
-    from .checkpoint import TensorSource
+    from ..checkpoint import TensorSource
 
 HEAD, TABLE = "lm_head.weight", "model.embed_tokens.weight"  # in the graph
 

@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 from onnxscript.nn import Module, ModuleList
 
-from .. import description
-from ..target import Target
+from ..decoder import description
+from ..targets.target import Target
 from .attention import Attention
 from .linear import Linear
 from .mlp import MLP

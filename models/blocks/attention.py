@@ -7,10 +7,10 @@ from onnxscript.nn import Module
 
 from runtime.errors import UnsupportedError
 
-from ..description import Attention as Description
-from ..description import HeadNorm
-from ..heads import HeadLayout, head_layout, per_head, qkv_rows
-from ..target import Target
+from ..decoder.description import Attention as Description
+from ..decoder.description import HeadNorm
+from ..decoder.heads import HeadLayout, head_layout, per_head, qkv_rows
+from ..targets.target import Target
 from .grouped_query import Heads, attend
 from .linear import Linear
 from .norm import Norm

@@ -4,9 +4,9 @@ from typing import Any
 
 from onnxscript.nn import Module, ModuleList
 
-from ..description import Attention
-from ..description import Decoder as Description
-from ..target import Target
+from ..decoder.description import Attention
+from ..decoder.description import Decoder as Description
+from ..targets.target import Target
 from .altup import AltUpLayer, Gather, Spread
 from .embedding import Embedding
 from .layer import Layer

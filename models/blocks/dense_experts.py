@@ -4,8 +4,8 @@ from typing import Any
 
 from onnxscript.nn import Module
 
-from .. import description
-from ..target import Target
+from ..decoder import description
+from ..targets.target import Target
 from .mlp import ACTIVATIONS
 from .parameter import Plan, parameter
 

@@ -4,7 +4,7 @@ from typing import Any
 
 from onnxscript.nn import Module
 
-from ..target import Target
+from ..targets.target import Target
 from .parameter import parameter
 
 

@@ -3,8 +3,8 @@
 import math
 from typing import Any
 
-from ..description import Attention
-from ..heads import head_layout
+from ..decoder.description import Attention
+from ..decoder.heads import head_layout
 from .step import Step
 
 Heads = tuple[

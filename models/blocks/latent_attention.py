@@ -8,8 +8,8 @@ from typing import Any
 
 from onnxscript.nn import Module
 
-from ..description import Attention as Description
-from ..target import Target
+from ..decoder.description import Attention as Description
+from ..targets.target import Target
 from .grouped_query import attend
 from .linear import Linear
 from .norm import Norm

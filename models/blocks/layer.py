@@ -5,8 +5,8 @@ from typing import Any
 
 from onnxscript.nn import Module
 
-from .. import description
-from ..target import Target
+from ..decoder import description
+from ..targets.target import Target
 from .attention import Attention
 from .beside import Beside
 from .delta_net import DeltaNet

@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 from onnxscript.nn import Module
 
-from ..target import Target
+from ..targets.target import Target
 from .parameter import Plan, parameter
 
 

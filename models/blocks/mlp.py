@@ -6,8 +6,8 @@ from typing import Any
 
 from onnxscript.nn import Module
 
-from .. import description
-from ..target import Target
+from ..decoder import description
+from ..targets.target import Target
 from .linear import Linear
 from .parameter import scalar
 from .xielu import XIELU

@@ -5,8 +5,8 @@ from typing import Any
 import numpy as np
 from onnxscript.nn import Module
 
-from .. import description
-from ..target import Target
+from ..decoder import description
+from ..targets.target import Target
 from .dense_experts import DenseExperts
 from .linear import Linear
 from .mlp import MLP

@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 from onnxscript.nn import Module
 
-from .. import description
-from ..target import Target
+from ..decoder import description
+from ..targets.target import Target
 from .parameter import Plan, constant, parameter
 
 

@@ -9,7 +9,7 @@ import numpy.typing as npt
 import onnx_ir as ir
 from onnxscript.nn import Parameter
 
-from ..target import Target
+from ..targets.target import Target
 
 PLAN = "onnxlm.plan"
 

@@ -4,9 +4,9 @@ from typing import Any
 
 from onnxscript.nn import Module
 
-from ..description import Decoder
-from ..description import PerLayerInputs as Description
-from ..target import Target
+from ..decoder.description import Decoder
+from ..decoder.description import PerLayerInputs as Description
+from ..targets.target import Target
 from .embedding import Embedding
 from .linear import Linear
 from .mlp import ACTIVATIONS

@@ -6,8 +6,8 @@ import numpy as np
 import onnx_ir as ir
 from onnxscript.nn import Module
 
-from ..description import Router as Description
-from ..target import Target
+from ..decoder.description import Router as Description
+from ..targets.target import Target
 from .linear import Linear
 from .norm import Norm
 from .parameter import Plan, parameter

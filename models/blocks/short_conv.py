@@ -4,8 +4,8 @@ from typing import Any
 
 from onnxscript.nn import Module
 
-from .. import description
-from ..target import Target
+from ..decoder import description
+from ..targets.target import Target
 from .linear import Linear
 from .state_conv import StateConv, from_float32
 from .step import Step

@@ -4,7 +4,7 @@ from typing import Any
 
 from onnxscript.nn import Module
 
-from ..target import Target
+from ..targets.target import Target
 from .parameter import DTYPES, parameter
 
 FLOAT32 = Target()  # states are float32, whatever the graph computes in

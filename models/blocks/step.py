@@ -6,9 +6,9 @@ from typing import Any
 import numpy as np
 from onnxscript.nn import Module
 
-from ..description import Attention, Decoder, Rope
-from ..heads import head_layout
-from ..target import Target
+from ..decoder.description import Attention, Decoder, Rope
+from ..decoder.heads import head_layout
+from ..targets.target import Target
 from .parameter import constant
 
 _CODES = {"float32": 1, "float16": 10, "bfloat16": 16}

@@ -6,7 +6,7 @@ import numpy as np
 import onnx_ir as ir
 from onnxscript.nn import Module
 
-from ..target import Target
+from ..targets.target import Target
 from .parameter import parameter
 from .state_conv import FLOAT32, from_float32, to_float32
 

@@ -1,9 +1,9 @@
 """`model_type: apertus`: Llama with norms of queries and keys, and an activation whose shape is learned."""
 
-from . import skeleton
-from .config import Config
-from .description import Decoder, HeadNorm
-from .sources import LAYER, SKELETON, UNUSED, Source, norm, table
+from ..decoder import skeleton
+from ..decoder.config import Config
+from ..decoder.description import Decoder, HeadNorm
+from ..decoder.sources import LAYER, SKELETON, UNUSED, Source, norm, table
 
 _ACTIVATION = LAYER + "mlp.act_fn."
 

@@ -1,10 +1,10 @@
 """`model_type: bloom`: linear attention biases, and a LayerNorm on the embedding."""
 
-from . import skeleton
-from .alibi import bloom_slopes
-from .config import Config
-from .description import MLP, Attention, Decoder, Layer
-from .sources import Table, linear, norm, per_head_qkv, table
+from ..decoder import skeleton
+from ..decoder.alibi import bloom_slopes
+from ..decoder.config import Config
+from ..decoder.description import MLP, Attention, Decoder, Layer
+from ..decoder.sources import Table, linear, norm, per_head_qkv, table
 
 _LAYER = "transformer.h.{i}."
 WEIGHTS: Table = {

@@ -4,10 +4,10 @@ from dataclasses import replace
 
 from runtime.errors import CheckpointError
 
-from . import skeleton
-from .config import Config
-from .description import Attention, Decoder, MoE, Norm
-from .sources import LAYER, SKELETON, gated, table
+from ..decoder import skeleton
+from ..decoder.config import Config
+from ..decoder.description import Attention, Decoder, MoE, Norm
+from ..decoder.sources import LAYER, SKELETON, gated, table
 
 WEIGHTS = {
     **SKELETON,

@@ -7,11 +7,11 @@ import numpy as np
 
 from runtime.errors import UnsupportedError
 
-from . import skeleton
-from .config import Config
-from .description import Attention, Decoder, Latent, Layer, MoE, Norm
-from .rope import read_rope
-from .sources import LAYER, SKELETON, Index, Source, Table, experts, gated, linear, norm, table
+from ..decoder import skeleton
+from ..decoder.config import Config
+from ..decoder.description import Attention, Decoder, Latent, Layer, MoE, Norm
+from ..decoder.rope import read_rope
+from ..decoder.sources import LAYER, SKELETON, Index, Source, Table, experts, gated, linear, norm, table
 
 _ATTN = LAYER + "self_attn."
 

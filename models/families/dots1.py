@@ -1,10 +1,10 @@
 """`model_type: dots1`: Qwen3's attention and DeepSeek-V3's experts."""
 
-from . import skeleton
-from .config import Config
-from .description import Decoder, HeadNorm
+from ..decoder import skeleton
+from ..decoder.config import Config
+from ..decoder.description import Decoder, HeadNorm
+from ..decoder.sources import Table
 from .glm4_moe import WEIGHTS as GLM
-from .sources import Table
 
 WEIGHTS: Table = GLM
 

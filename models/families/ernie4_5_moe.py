@@ -2,10 +2,10 @@
 
 from dataclasses import replace
 
-from . import skeleton
-from .config import Config
-from .description import Decoder, MoE
-from .sources import LAYER, SKELETON, Source, gated, table
+from ..decoder import skeleton
+from ..decoder.config import Config
+from ..decoder.description import Decoder, MoE
+from ..decoder.sources import LAYER, SKELETON, Source, gated, table
 
 WEIGHTS = {
     **SKELETON,

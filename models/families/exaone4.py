@@ -2,10 +2,10 @@
 
 from dataclasses import replace
 
-from . import skeleton
-from .config import Config
-from .description import Attention, Decoder, HeadNorm, Norm
-from .sources import LAYER, SKELETON, norm
+from ..decoder import skeleton
+from ..decoder.config import Config
+from ..decoder.description import Attention, Decoder, HeadNorm, Norm
+from ..decoder.sources import LAYER, SKELETON, norm
 
 WEIGHTS = {
     **SKELETON,

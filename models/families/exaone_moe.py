@@ -2,11 +2,11 @@
 
 from dataclasses import replace
 
-from . import skeleton
-from .config import Config
-from .description import Decoder, MoE
+from ..decoder import skeleton
+from ..decoder.config import Config
+from ..decoder.description import Decoder, MoE
+from ..decoder.sources import LAYER, SKELETON, gated, table
 from .exaone4 import attentions
-from .sources import LAYER, SKELETON, gated, table
 
 WEIGHTS = {
     **SKELETON,

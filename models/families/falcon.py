@@ -2,12 +2,12 @@
 
 from dataclasses import replace
 
-from . import skeleton
-from .alibi import bloom_slopes
-from .config import Config
-from .description import MLP, Attention, Decoder, Layer
-from .rope import read_rope
-from .sources import Table, linear, norm, per_group_qkv, per_head_qkv, table
+from ..decoder import skeleton
+from ..decoder.alibi import bloom_slopes
+from ..decoder.config import Config
+from ..decoder.description import MLP, Attention, Decoder, Layer
+from ..decoder.rope import read_rope
+from ..decoder.sources import Table, linear, norm, per_group_qkv, per_head_qkv, table
 
 _LAYER = "transformer.h.{i}."
 _SHARED: Table = {

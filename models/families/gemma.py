@@ -5,11 +5,11 @@ Since Gemma 2 there are norms around both branches; VaultGemma is Gemma 2 withou
 
 from dataclasses import replace
 
-from . import skeleton
-from .config import Config
-from .description import Attention, Decoder, HeadNorm, Norm, Rope
-from .rope import read_rope
-from .sources import LAYER, SKELETON, Table, norm
+from ..decoder import skeleton
+from ..decoder.config import Config
+from ..decoder.description import Attention, Decoder, HeadNorm, Norm, Rope
+from ..decoder.rope import read_rope
+from ..decoder.sources import LAYER, SKELETON, Table, norm
 
 _CAPPED = ("gemma2", "vaultgemma")
 _AROUND = {

@@ -5,12 +5,12 @@ from typing import Any
 
 from runtime.errors import CheckpointError
 
-from . import skeleton
-from .config import Config
-from .description import MLP, AltUp, Attention, Decoder, HeadNorm, Layer, Norm
+from ..decoder import skeleton
+from ..decoder.config import Config
+from ..decoder.description import MLP, AltUp, Attention, Decoder, HeadNorm, Layer, Norm
+from ..decoder.rope import read_rope
+from ..decoder.sources import LAYER, SKELETON, Table, linear, norm, table
 from .gemma4 import PER_LAYER, lenders, per_layer_inputs
-from .rope import read_rope
-from .sources import LAYER, SKELETON, Table, linear, norm, table
 
 _ALTUP, _LAUREL = LAYER + "altup.", LAYER + "laurel."
 

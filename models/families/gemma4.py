@@ -6,11 +6,11 @@ from typing import Any
 
 from runtime.errors import CheckpointError, UnsupportedError
 
-from . import skeleton
-from .config import Config
-from .description import MLP, Attention, Beside, Decoder, HeadNorm, Layer, MoE, Norm, PerLayerInputs
-from .rope import read_rope
-from .sources import LAYER, SKELETON, UNUSED, Source, Table, linear, norm, table
+from ..decoder import skeleton
+from ..decoder.config import Config
+from ..decoder.description import MLP, Attention, Beside, Decoder, HeadNorm, Layer, MoE, Norm, PerLayerInputs
+from ..decoder.rope import read_rope
+from ..decoder.sources import LAYER, SKELETON, UNUSED, Source, Table, linear, norm, table
 
 _ATTN = LAYER + "self_attn."
 

@@ -1,9 +1,9 @@
 """GLM-4 as transformers holds it: glm and glm4 (norms around both branches); interleaved rope on half of each head."""
 
-from . import skeleton
-from .config import Config
-from .description import Decoder
-from .sources import LAYER, SKELETON, linear, norm
+from ..decoder import skeleton
+from ..decoder.config import Config
+from ..decoder.description import Decoder
+from ..decoder.sources import LAYER, SKELETON, linear, norm
 
 WEIGHTS = {
     **SKELETON,

@@ -1,9 +1,9 @@
 """`model_type: glm4_moe`: GLM-4.5 and 4.6; half rope on half of each head, DeepSeek-V3's routing."""
 
-from . import skeleton
-from .config import Config
-from .description import Decoder, HeadNorm
-from .sources import LAYER, SKELETON, gated, table
+from ..decoder import skeleton
+from ..decoder.config import Config
+from ..decoder.description import Decoder, HeadNorm
+from ..decoder.sources import LAYER, SKELETON, gated, table
 
 WEIGHTS = {
     **SKELETON,

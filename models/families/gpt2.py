@@ -4,10 +4,10 @@ from dataclasses import replace
 
 from runtime.errors import CheckpointError, UnsupportedError
 
-from . import skeleton
-from .config import Config
-from .description import MLP, Attention, Decoder, Layer, LearnedPositions
-from .sources import Source, Table, linear, norm, per_head_qkv, table
+from ..decoder import skeleton
+from ..decoder.config import Config
+from ..decoder.description import MLP, Attention, Decoder, Layer, LearnedPositions
+from ..decoder.sources import Source, Table, linear, norm, per_head_qkv, table
 
 _LAYER = "transformer.h.{i}."
 _SHARED: Table = {

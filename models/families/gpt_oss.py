@@ -4,11 +4,11 @@ import numpy as np
 
 from runtime.errors import UnsupportedError
 
-from . import skeleton
-from .config import Config
-from .description import Decoder, Layer, MoE, Rope
-from .rope import read_rope
-from .sources import LAYER, SKELETON, Index, Source, linear, table
+from ..decoder import skeleton
+from ..decoder.config import Config
+from ..decoder.description import Decoder, Layer, MoE, Rope
+from ..decoder.rope import read_rope
+from ..decoder.sources import LAYER, SKELETON, Index, Source, linear, table
 
 _MOE = LAYER + "mlp."
 

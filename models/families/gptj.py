@@ -1,10 +1,10 @@
 """GPT-J's line: gptj and codegen; interleaved rope, attention and network in parallel on one LayerNorm."""
 
-from . import skeleton
-from .config import Config
-from .description import MLP, Attention, Decoder, Layer
-from .rope import fixed_rope
-from .sources import Table, codegen_qkv, linear, norm, table
+from ..decoder import skeleton
+from ..decoder.config import Config
+from ..decoder.description import MLP, Attention, Decoder, Layer
+from ..decoder.rope import fixed_rope
+from ..decoder.sources import Table, codegen_qkv, linear, norm, table
 
 _LAYER = "transformer.h.{i}."
 _SHARED: Table = {

@@ -4,10 +4,11 @@ from dataclasses import replace
 
 from runtime.errors import CheckpointError
 
-from . import granite_moe, skeleton
-from .config import Config
-from .description import MLP, Attention, Decoder, Layer, Mamba, MoE
-from .sources import LAYER, Table, linear, table
+from ..decoder import skeleton
+from ..decoder.config import Config
+from ..decoder.description import MLP, Attention, Decoder, Layer, Mamba, MoE
+from ..decoder.sources import LAYER, Table, linear, table
+from . import granite_moe
 
 _MAMBA = LAYER + "mamba."
 

@@ -1,9 +1,9 @@
 """Granite with mixtures of experts: granitemoe, and granitemoeshared with a shared expert beside them."""
 
-from . import skeleton
-from .config import Config
-from .description import Decoder, MoE
-from .sources import LAYER, SKELETON, linear, table
+from ..decoder import skeleton
+from ..decoder.config import Config
+from ..decoder.description import Decoder, MoE
+from ..decoder.sources import LAYER, SKELETON, linear, table
 
 _MOE = LAYER + "block_sparse_moe."
 

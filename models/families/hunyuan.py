@@ -2,10 +2,10 @@
 
 from runtime.errors import UnsupportedError
 
-from . import skeleton
-from .config import Config
-from .description import Decoder, HeadNorm, MoE, Router
-from .sources import LAYER, SKELETON, gated, norm, table
+from ..decoder import skeleton
+from ..decoder.config import Config
+from ..decoder.description import Decoder, HeadNorm, MoE, Router
+from ..decoder.sources import LAYER, SKELETON, gated, norm, table
 
 WEIGHTS = {
     **SKELETON,

@@ -4,10 +4,10 @@ from dataclasses import replace
 
 from runtime.errors import CheckpointError
 
-from . import skeleton
-from .config import Config
-from .description import MLP, Attention, Decoder, HeadNorm, Layer, MoE, ShortConv
-from .sources import LAYER, SKELETON, gated, linear, norm, table
+from ..decoder import skeleton
+from ..decoder.config import Config
+from ..decoder.description import MLP, Attention, Decoder, HeadNorm, Layer, MoE, ShortConv
+from ..decoder.sources import LAYER, SKELETON, gated, linear, norm, table
 
 _ATTN, _CONV = LAYER + "self_attn.", LAYER + "conv."
 

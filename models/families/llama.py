@@ -1,9 +1,9 @@
 """`model_type: llama`: Llama 1 to 3.3, SmolLM and SmolLM2, TinyLlama, Yi, Vicuna, R1-Distill-Llama."""
 
-from . import skeleton
-from .config import Config
-from .description import Decoder
-from .sources import SKELETON
+from ..decoder import skeleton
+from ..decoder.config import Config
+from ..decoder.description import Decoder
+from ..decoder.sources import SKELETON
 
 WEIGHTS = SKELETON
 

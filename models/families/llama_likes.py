@@ -2,10 +2,10 @@
 
 from dataclasses import dataclass
 
-from . import skeleton
-from .config import Config
-from .description import Decoder
-from .sources import SKELETON
+from ..decoder import skeleton
+from ..decoder.config import Config
+from ..decoder.description import Decoder
+from ..decoder.sources import SKELETON
 
 WEIGHTS = SKELETON
 

@@ -1,9 +1,9 @@
 """`model_type: minimax_m2`: norms on all queries and keys together, partial rope, sigmoid-routed experts."""
 
-from . import skeleton
-from .config import Config
-from .description import Decoder, HeadNorm, MoE
-from .sources import LAYER, SKELETON, gated, table
+from ..decoder import skeleton
+from ..decoder.config import Config
+from ..decoder.description import Decoder, HeadNorm, MoE
+from ..decoder.sources import LAYER, SKELETON, gated, table
 
 _MOE = LAYER + "block_sparse_moe."
 

@@ -1,9 +1,9 @@
 """Llama's skeleton with a sliding window: mistral, ministral, cwm."""
 
-from . import skeleton
-from .config import Config
-from .description import Decoder
-from .sources import SKELETON
+from ..decoder import skeleton
+from ..decoder.config import Config
+from ..decoder.description import Decoder
+from ..decoder.sources import SKELETON
 
 WEIGHTS = SKELETON
 

@@ -1,9 +1,9 @@
 """`model_type: mixtral`: Mistral with a mixture of experts in each layer."""
 
-from . import skeleton
-from .config import Config
-from .description import Decoder, MoE
-from .sources import LAYER, SKELETON, gated, table
+from ..decoder import skeleton
+from ..decoder.config import Config
+from ..decoder.description import Decoder, MoE
+from ..decoder.sources import LAYER, SKELETON, gated, table
 
 _MOE = LAYER + "block_sparse_moe."
 

@@ -2,11 +2,11 @@
 
 from runtime.errors import UnsupportedError
 
-from . import skeleton
-from .alibi import mpt_slopes
-from .config import Config
-from .description import MLP, Attention, Decoder, Layer
-from .sources import Table, linear, norm, table
+from ..decoder import skeleton
+from ..decoder.alibi import mpt_slopes
+from ..decoder.config import Config
+from ..decoder.description import MLP, Attention, Decoder, Layer
+from ..decoder.sources import Table, linear, norm, table
 
 _LAYER = "transformer.blocks.{i}."
 WEIGHTS: Table = {

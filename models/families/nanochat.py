@@ -2,10 +2,10 @@
 
 from dataclasses import replace
 
-from . import skeleton
-from .config import Config
-from .description import Decoder, HeadNorm
-from .sources import LAYER, SKELETON, linear
+from ..decoder import skeleton
+from ..decoder.config import Config
+from ..decoder.description import Decoder, HeadNorm
+from ..decoder.sources import LAYER, SKELETON, linear
 
 WEIGHTS = {**SKELETON, **linear("up", LAYER + "mlp.fc1"), **linear("down", LAYER + "mlp.fc2")}
 

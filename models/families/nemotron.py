@@ -1,9 +1,9 @@
 """`model_type: nemotron`: LayerNorms of 1 + w, half-rotated heads, squared ReLU without a gate."""
 
-from . import skeleton
-from .config import Config
-from .description import Decoder
-from .sources import SKELETON
+from ..decoder import skeleton
+from ..decoder.config import Config
+from ..decoder.description import Decoder
+from ..decoder.sources import SKELETON
 
 WEIGHTS = SKELETON
 

@@ -2,11 +2,11 @@
 
 from dataclasses import replace
 
-from . import skeleton
-from .config import Config
-from .description import Attention, Decoder, HeadNorm, Norm
-from .rope import fixed_rope, read_rope
-from .sources import LAYER, SKELETON, Table, norm
+from ..decoder import skeleton
+from ..decoder.config import Config
+from ..decoder.description import Attention, Decoder, HeadNorm, Norm
+from ..decoder.rope import fixed_rope, read_rope
+from ..decoder.sources import LAYER, SKELETON, Table, norm
 
 _ON_OUTPUTS = {
     **norm("post_attention", LAYER + "post_attention_layernorm"),

@@ -1,9 +1,9 @@
 """`model_type: olmoe`: OLMo's norms on all queries and keys together, and a mixture of experts in each layer."""
 
-from . import skeleton
-from .config import Config
-from .description import Decoder, HeadNorm, MoE
-from .sources import LAYER, SKELETON, gated, table
+from ..decoder import skeleton
+from ..decoder.config import Config
+from ..decoder.description import Decoder, HeadNorm, MoE
+from ..decoder.sources import LAYER, SKELETON, gated, table
 
 WEIGHTS = {
     **SKELETON,

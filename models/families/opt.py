@@ -2,10 +2,10 @@
 
 from runtime.errors import UnsupportedError
 
-from . import skeleton
-from .config import Config
-from .description import MLP, Attention, Decoder, Layer, LearnedPositions, Norm
-from .sources import Table, linear, norm, table
+from ..decoder import skeleton
+from ..decoder.config import Config
+from ..decoder.description import MLP, Attention, Decoder, Layer, LearnedPositions, Norm
+from ..decoder.sources import Table, linear, norm, table
 
 _BODY, _LAYER = "model.decoder.", "model.decoder.layers.{i}."
 WEIGHTS: Table = {

@@ -1,9 +1,9 @@
 """`model_type: phi3`: Phi-3, Phi-3.5 and Phi-4, whose q, k, v and gate, up are stored as one matrix each."""
 
-from . import skeleton
-from .config import Config
-from .description import Decoder
-from .sources import LAYER, SKELETON, linear
+from ..decoder import skeleton
+from ..decoder.config import Config
+from ..decoder.description import Decoder
+from ..decoder.sources import LAYER, SKELETON, linear
 
 WEIGHTS = {
     **SKELETON,

@@ -4,10 +4,10 @@ from dataclasses import replace
 
 from runtime.errors import UnsupportedError
 
-from . import skeleton
-from .config import Config
-from .description import Attention, Decoder, MoE
-from .sources import LAYER, SKELETON, gated, table
+from ..decoder import skeleton
+from ..decoder.config import Config
+from ..decoder.description import Attention, Decoder, MoE
+from ..decoder.sources import LAYER, SKELETON, gated, table
 
 _MOE = LAYER + "block_sparse_moe."
 

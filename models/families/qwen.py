@@ -1,9 +1,9 @@
 """Dense Qwen: qwen2 (biased q, k, v) and qwen3 (normed q and k)."""
 
-from . import skeleton
-from .config import Config
-from .description import Decoder, HeadNorm
-from .sources import SKELETON
+from ..decoder import skeleton
+from ..decoder.config import Config
+from ..decoder.description import Decoder, HeadNorm
+from ..decoder.sources import SKELETON
 
 WEIGHTS = SKELETON
 

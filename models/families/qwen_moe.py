@@ -2,10 +2,10 @@
 
 from collections.abc import Callable
 
-from . import skeleton
-from .config import Config
-from .description import Attention, Decoder, HeadNorm, MoE, Norm
-from .sources import LAYER, SKELETON, gated, table
+from ..decoder import skeleton
+from ..decoder.config import Config
+from ..decoder.description import Attention, Decoder, HeadNorm, MoE, Norm
+from ..decoder.sources import LAYER, SKELETON, gated, table
 
 WEIGHTS = {
     **SKELETON,

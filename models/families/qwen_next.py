@@ -2,11 +2,11 @@
 
 import numpy as np
 
-from . import skeleton
-from .config import Config
-from .description import MLP, Attention, Decoder, DeltaNet, HeadNorm, Layer, MoE, Norm
+from ..decoder import skeleton
+from ..decoder.config import Config
+from ..decoder.description import MLP, Attention, Decoder, DeltaNet, HeadNorm, Layer, MoE, Norm
+from ..decoder.sources import LAYER, SKELETON, Index, Source, Table, experts, gated, linear, norm, table
 from .qwen_moe import is_sparse
-from .sources import LAYER, SKELETON, Index, Source, Table, experts, gated, linear, norm, table
 
 _ATTN, _DELTA = LAYER + "self_attn.", LAYER + "linear_attn."
 

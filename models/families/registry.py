@@ -7,9 +7,9 @@ from typing import Any
 
 from runtime.errors import CheckpointError, UnsupportedError
 
-from .config import Config
-from .description import Decoder
-from .sources import Table
+from ..decoder.config import Config
+from ..decoder.description import Decoder
+from ..decoder.sources import Table
 
 # model_type → module
 FAMILIES: Mapping[str, str] = {

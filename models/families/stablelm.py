@@ -2,10 +2,10 @@
 
 from dataclasses import replace
 
-from . import skeleton
-from .config import Config
-from .description import Decoder, HeadNorm, Norm
-from .sources import LAYER, SKELETON, Source, table
+from ..decoder import skeleton
+from ..decoder.config import Config
+from ..decoder.description import Decoder, HeadNorm, Norm
+from ..decoder.sources import LAYER, SKELETON, Source, table
 
 _NORMS = LAYER + "self_attn.{part}_layernorm.norms.{head}.weight"
 WEIGHTS = {

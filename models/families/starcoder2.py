@@ -1,9 +1,9 @@
 """`model_type: starcoder2`: Llama's names with LayerNorms, biases and a plain tanh-GELU network."""
 
-from . import skeleton
-from .config import Config
-from .description import Decoder
-from .sources import LAYER, SKELETON, linear
+from ..decoder import skeleton
+from ..decoder.config import Config
+from ..decoder.description import Decoder
+from ..decoder.sources import LAYER, SKELETON, linear
 
 WEIGHTS = {**SKELETON, **linear("up", LAYER + "mlp.c_fc"), **linear("down", LAYER + "mlp.c_proj")}
 

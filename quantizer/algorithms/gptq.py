@@ -8,10 +8,10 @@ weights as they are by then, and it is the grid that is stored.
 import numpy as np
 import numpy.typing as npt
 
-from .matrix import Floats, QuantizedMatrix
-from .scales import Stored
-from .scheme import Scheme
-from .search import Grid, round_to_grid, search_group
+from ..recipe import Scheme
+from ..storage.matrix import Floats, QuantizedMatrix
+from ..storage.scales import Stored
+from .grid_search import Grid, round_to_grid, search_group
 
 _DAMPING = 0.01
 

@@ -9,9 +9,9 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from .matrix import Codes, Floats, QuantizedMatrix
-from .scales import Steps, Stored, round_scales, rows_of
-from .scheme import Scheme
+from ..recipe import Scheme
+from ..storage.matrix import Codes, Floats, QuantizedMatrix
+from ..storage.scales import Steps, Stored, round_scales, rows_of
 
 _SHRINK_4 = tuple(1.02 - 0.07 * p for p in range(7))
 _BETWEEN_4 = (1.04, 0.96)

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ..storage.matrix import Floats
 from .gptq import damp
-from .matrix import Floats
-from .outliers import Index
+from .residual_channels import Index
 
 NONE: Index = np.zeros(0, np.int64)
 _BLOCK = 32  # inputs that share a step

@@ -6,9 +6,9 @@ Both are Gauss–Seidel steps on E = tr(D H Dᵀ), D = W − Ŵ: group by group 
 
 import numpy as np
 
-from .matrix import Floats, QuantizedMatrix
-from .scales import Stored, round_scales
-from .search import Grid
+from ..storage.matrix import Floats, QuantizedMatrix
+from ..storage.scales import Stored, round_scales
+from .grid_search import Grid
 
 
 def polish(matrix: QuantizedMatrix, weight: Floats, gram: Floats, stored: Stored, rounds: int = 2) -> QuantizedMatrix:

@@ -3,14 +3,14 @@
 import numpy as np
 import numpy.typing as npt
 
+from ..recipe import Choice
+from ..storage.matrix import Floats, QuantizedMatrix, join
+from ..storage.scales import plan_scales, rows_of
 from .gptq import damp, gptq
-from .matrix import Floats, QuantizedMatrix, join
-from .outliers import Index, extend
+from .grid_search import search_matrix
 from .polish import polish
-from .rounding import round_to_nearest
-from .scales import plan_scales, rows_of
-from .scheme import Choice
-from .search import search_matrix
+from .residual_channels import Index, extend
+from .rtn import round_to_nearest
 
 _WEIGHTS = 1 << 23  # that GPTQ takes at a time; rows do not know of each other, and a token table has many
 NO_OUTLIERS: Index = np.zeros(0, np.int64)

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from .matrix import Floats, QuantizedMatrix
-from .rounding import lost_by_input
-from .scheme import Choice, Scheme
+from ..recipe import Choice, Scheme
+from ..storage.matrix import Floats, QuantizedMatrix
+from .rtn import lost_by_input
 
 Index = npt.NDArray[np.int64]
 _MAIN_SHARE = 1 / 64  # how much an outlier still counts in the search of its first grid

@@ -5,9 +5,9 @@ from collections.abc import Iterator
 import numpy as np
 import numpy.typing as npt
 
-from .matrix import Codes, Floats, QuantizedMatrix
-from .scales import Steps, Stored, round_scales, rows_of
-from .scheme import Scheme
+from ..recipe import Scheme
+from ..storage.matrix import Codes, Floats, QuantizedMatrix
+from ..storage.scales import Steps, Stored, round_scales, rows_of
 
 _CHUNK = 1 << 20  # weights per step: temporaries stay small and in cache, whatever the matrix
 

@@ -12,17 +12,17 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from .allocate import Option, allocate
-from .gptq import damp, inverse_factor
-from .matrix import Floats
-from .method import quantize_matrix
-from .outliers import effective
-from .packing import packed_bytes
-from .rounding import lost_by_input
-from .scheme import Choice, Scheme
-from .sites import Site
-from .ways import base_of
-from .weights_file import Layout
+from ..algorithms.gptq import damp, inverse_factor
+from ..algorithms.registry import quantize_matrix
+from ..algorithms.residual_channels import effective
+from ..algorithms.rtn import lost_by_input
+from ..graph.sites import Site
+from ..recipe import Choice, Scheme
+from ..storage.matrix import Floats
+from ..storage.packing import packed_bytes
+from ..storage.weights_file import Layout
+from .candidates import base_of
+from .knapsack import Option, allocate
 
 _SCALE_BYTES = 2
 _SLOWNESS = {16: 1.05}  # by group size: 1.1 to 1.7 times the time of groups of 32 on the CPUs tried

@@ -2,9 +2,9 @@
 
 from collections.abc import Sequence
 
-from .expert_stacks import experts_choice
-from .scheme import Choice, Recipe, Scheme
-from .sites import Site
+from ..graph.expert_stacks import experts_choice
+from ..graph.sites import Site
+from ..recipe import Choice, Recipe, Scheme
 
 _OUTLIERS = {64: (0, 64, 128), 32: (0, 32, 64, 96, 128, 192, 256), 16: (0, 32, 64, 128, 192)}  # by group size
 _LINEAR = [Choice(Scheme(4, size, scale_bits=8), n) for size, counts in _OUTLIERS.items() for n in counts]

@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from runtime import strict_json
+from runtime.bundle import json_codec
 
+from ..recipe import Scheme
 from .budget import Measured
-from .scheme import Scheme
 
 
 class MeasurementLog:
@@ -39,7 +39,7 @@ class MeasurementLog:
 
 
 def _encode(measured: Measured) -> dict[str, Any]:
-    damages = [[strict_json.encode(scheme), values.tolist()] for scheme, values in measured.damages.items()]
+    damages = [[json_codec.encode(scheme), values.tolist()] for scheme, values in measured.damages.items()]
     return {"kl": measured.kl, "damages": damages}
 
 

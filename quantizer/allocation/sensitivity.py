@@ -10,12 +10,12 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
-from runtime.bundle import Bundle
+from runtime.bundle.bundle import Bundle
 
-from .evaluate import with_log_softmax
-from .graphs import prefill_graph
-from .matrix import Floats
-from .segments import Arrays, Segment, body, empty_cache_feeds, find_cut, head
+from ..calibration.segments import Arrays, Segment, body, empty_cache_feeds, find_cut, head
+from ..evaluation.kl import with_log_softmax
+from ..graph.graphs import prefill_graph
+from ..storage.matrix import Floats
 
 IntArray = npt.NDArray[np.int64]
 

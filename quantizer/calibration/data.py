@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from runtime.bundle import Bundle, open_bundle
+from runtime.bundle.bundle import Bundle, open_bundle
 from runtime.errors import QuantizationError
-from runtime.text import Tokenizer
+from runtime.text.tokenizer import Tokenizer
 
-from .progress import Progress
-from .scheme import Recipe
+from ..progress import Progress
+from ..recipe import Recipe
 
 IntArray = npt.NDArray[np.int64]
 CHUNK = 512
@@ -177,7 +177,7 @@ def _integers(array: npt.NDArray[Any], source: Path) -> IntArray:
 
 def _documents(source: Path, text: str, bundle: Bundle, tokenizer: Tokenizer) -> Iterator[str]:
     """The text of each line of a .jsonl file; conversations through the chat template."""
-    from runtime.chat import ChatTemplate
+    from runtime.chat.template import ChatTemplate
 
     for number, line in enumerate(filter(str.strip, text.splitlines()), start=1):
         try:

@@ -12,8 +12,8 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from .experts import Experts
-from .matrix import Floats
+from ..graph.experts import Experts
+from ..storage.matrix import Floats
 
 _FEW = 1 / 8  # tokens per input of a matrix: GPTQ gains most of what it can gain with as many, nothing with 1/64
 

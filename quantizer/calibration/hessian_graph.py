@@ -10,10 +10,10 @@ from collections.abc import Iterator
 
 import onnx_ir as ir
 
-from .experts import Experts
-from .graphs import add_initializer
-from .sites import is_matrix, use_of
-from .stream import norm_vectors
+from ..graph.experts import Experts
+from ..graph.graphs import add_initializer
+from ..graph.sites import is_matrix, use_of
+from ..transforms.residual_stream import norm_vectors
 
 _PROJECTED = ("MatMul", "Split", "Reshape", "RotaryEmbedding")
 

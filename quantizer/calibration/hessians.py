@@ -17,14 +17,14 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
-from runtime.bundle import Bundle
+from runtime.bundle.bundle import Bundle
 from runtime.errors import QuantizationError
 
-from .expert_grams import ExpertGrams, Seen
-from .experts import find_experts
-from .gram_graph import add_grams, add_inputs_of
-from .graphs import WEIGHTS_NAME, prefill_graph
-from .matrix import Floats
+from ..graph.experts import find_experts
+from ..graph.graphs import WEIGHTS_NAME, prefill_graph
+from ..storage.matrix import Floats
+from .expert_hessians import ExpertGrams, Seen
+from .hessian_graph import add_grams, add_inputs_of
 from .segments import Arrays, Cut, Segment, body, empty_cache_feeds, find_cut
 
 _HEAD = "head"

@@ -17,10 +17,10 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
-from runtime.bundle import Bundle
+from runtime.bundle.bundle import Bundle
+from runtime.bundle.manifest import Port
 from runtime.errors import QuantizationError
-from runtime.manifest import Port
-from runtime.session import onnxruntime, translated
+from runtime.ort.session import onnxruntime, translated
 
 _LAYER = re.compile(r"\.layers\.(\d+)(\.|$)")
 Arrays = dict[str, npt.NDArray[Any]]

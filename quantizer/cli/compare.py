@@ -34,13 +34,13 @@ def compare(
     Example:
       onnxlm compare smol-int8 smol-int4 --reference smol --text book.txt --html compare.html
     """
-    from runtime.bundle import open_bundle
+    from runtime.bundle.bundle import open_bundle
 
-    from .calibration_text import text_to_measure
-    from .compare import compare as measure
-    from .progress_bar import progress_bar
-    from .report import COLUMNS, cells, comparison_report
-    from .summary import columns
+    from ..calibration.data import text_to_measure
+    from ..evaluation.compare import compare as measure
+    from ..evaluation.report import COLUMNS, cells, comparison_report
+    from ..summary import columns
+    from .progress import progress_bar
 
     if (reference is None) != (text is None):
         raise QuantizationError("quality needs both --reference and --text; leave out both for size and speed only.")

@@ -10,11 +10,11 @@ import click
 from runtime.errors import QuantizationError
 
 if TYPE_CHECKING:
-    from runtime.bundle import Bundle
-    from runtime.manifest import Quality
+    from runtime.bundle.bundle import Bundle
+    from runtime.bundle.manifest import Quality
 
-    from .abilities import Ability
-    from .evaluate import Scores
+    from ..evaluation.kl import Scores
+    from ..evaluation.probes import Ability
 
 _RECALL = (256, 1024, 4096)  # tokens of the contexts for recall
 _PATH = click.Path(path_type=Path)
@@ -47,14 +47,14 @@ def evaluate(
     Example:
       onnxlm eval smol-int4 --reference smol --text book.txt
     """
-    from runtime.bundle import open_bundle
+    from runtime.bundle.bundle import open_bundle
 
-    from .abilities import compare_abilities
-    from .calibration_text import text_to_measure
-    from .gate import parse_gate
-    from .progress_bar import progress_bar
-    from .quality import activation_rounding, as_quality, measure_scores
-    from .report import evaluation_report
+    from ..calibration.data import text_to_measure
+    from ..evaluation.probes import compare_abilities
+    from ..evaluation.quality import activation_rounding, as_quality, measure_scores
+    from ..evaluation.report import evaluation_report
+    from ..gate import parse_gate
+    from .progress import progress_bar
 
     gate = parse_gate(fail_if) if fail_if else None
     ours, theirs = open_bundle(folder), open_bundle(reference)

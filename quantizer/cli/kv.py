@@ -37,12 +37,12 @@ def quantize_kv(
       onnxlm quantize-kv smol-int4 -o smol-int4-kv8
       onnxlm quantize-kv smol-int4 -o smol-int4-kv4 --bits 4 --calibration chats.jsonl
     """
-    from runtime.bundle import open_bundle
-    from runtime.byte_units import format_bytes
+    from runtime.bundle.bundle import open_bundle
+    from runtime.host.byte_units import format_bytes
 
-    from .calibration_text import read_chunks, split, write_own_text
-    from .kv_codes import quantize_cache
-    from .progress_bar import progress_bar
+    from ..calibration.data import read_chunks, split, write_own_text
+    from ..kv_cache.quantize import quantize_cache
+    from .progress import progress_bar
 
     bundle = open_bundle(source)
     with progress_bar("quantizing the cache") as progress:

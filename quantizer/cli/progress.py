@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from .progress import Progress
+from ..progress import Progress
 
 
 @contextmanager

@@ -12,8 +12,8 @@ import click
 from runtime.errors import QuantizationError
 
 if TYPE_CHECKING:
-    from .quantize import Result
-    from .scheme import Recipe
+    from ..quantize import Result
+    from ..recipe import Recipe
 
 _NUMBERS = {"bits": ["4", "8"], "group_size": ["16", "32", "64", "128", "256"]}
 _PATH = click.Path(path_type=Path)
@@ -84,10 +84,10 @@ def quantize(
       onnxlm quantize smol -o smol-int4-kv8 --bits 4 --kv int8
       onnxlm quantize smol -o mixed --bits 8 --exclude "model.layers.0.*"
     """
-    from .gate import parse_gate
-    from .progress_bar import progress_bar
-    from .quantize import quantize as run
-    from .quantize import work_beside
+    from ..gate import parse_gate
+    from ..quantize import quantize as run
+    from ..quantize import work_beside
+    from .progress import progress_bar
 
     recipe = _recipe(recipe_file, **choices)
     gate = parse_gate(fail_if) if fail_if else None
@@ -124,7 +124,7 @@ def _kept(work: Path) -> str:
 
 
 def _recipe(recipe_file: Path | None, **choices: Any) -> "Recipe":
-    from .presets import Storage, make_recipe, read_recipe
+    from ..presets import Storage, make_recipe, read_recipe
 
     exclude = choices.pop("exclude") or None
     if recipe_file is not None:
@@ -146,7 +146,7 @@ def _number(text: str | None) -> int | None:
 
 
 def _as_data(result: "Result") -> dict[str, Any]:
-    from .summary import summarize
+    from ..summary import summarize
 
     quality = result.manifest.quality
     return {
@@ -158,7 +158,7 @@ def _as_data(result: "Result") -> dict[str, Any]:
 
 
 def _print_table(output: Path, result: "Result") -> None:
-    from .summary import columns, summarize
+    from ..summary import columns, summarize
 
     rows: list[tuple[str, ...]] = [("matrix", "count", "stored", "before", "after", "mean error", "worst")]
     for line in summarize(result):

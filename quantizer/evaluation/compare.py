@@ -5,15 +5,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from runtime.benchmark import Bench
-from runtime.bundle import Bundle, open_bundle
-from runtime.executor import OnnxExecutor
-from runtime.session import choose_provider
+from runtime.bench.graphs import Bench
+from runtime.bundle.bundle import Bundle, open_bundle
+from runtime.ort.executor import OnnxExecutor
+from runtime.ort.session import choose_provider
 
-from .calibration_text import Text
-from .evaluate import Model, Scores, evaluate
-from .graphs import WEIGHTS_NAME
-from .progress import Progress
+from ..calibration.data import Text
+from ..graph.graphs import WEIGHTS_NAME
+from ..progress import Progress
+from .kl import Model, Scores, evaluate
 
 _PROMPT, _TOKENS = 128, 32
 

@@ -10,12 +10,12 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
-from runtime.bundle import Bundle
+from runtime.bundle.bundle import Bundle
 from runtime.errors import QuantizationError
 
-from .graphs import prefill_graph
-from .matrix import Floats
-from .segments import Segment, body, empty_cache_feeds, find_cut, head
+from ..calibration.segments import Segment, body, empty_cache_feeds, find_cut, head
+from ..graph.graphs import prefill_graph
+from ..storage.matrix import Floats
 
 _ROWS = 128  # positions whose logits are in memory at once
 _BUCKETS = 32

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from .progress import Progress
+from ..progress import Progress
 
 if TYPE_CHECKING:
     from runtime import LLM

@@ -1,13 +1,13 @@
 """The figures that a bundle carries: measured on text that calibration has not seen."""
 
-from runtime.bundle import Bundle
-from runtime.manifest import Quality
-from runtime.session import onnxruntime
+from runtime.bundle.bundle import Bundle
+from runtime.bundle.manifest import Quality
+from runtime.ort.session import onnxruntime
 
-from .calibration_text import Text
-from .evaluate import Model, Scores, evaluate, rounding_nodes
-from .graphs import prefill_graph
-from .progress import Progress
+from ..calibration.data import Text
+from ..graph.graphs import prefill_graph
+from ..progress import Progress
+from .kl import Model, Scores, evaluate, rounding_nodes
 
 _ROUNDING_CHUNKS = 4
 

@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 from html import escape
 
-from runtime.manifest import Manifest
+from runtime.bundle.manifest import Manifest
 
 from .compare import Row
-from .evaluate import Scores
+from .kl import Scores
 from .plots import bar_plot, line_plot, scatter_plot
 
 _STYLE = "body{font:15px/1.5 sans-serif;max-width:46rem;margin:2rem auto;padding:0 1rem;color:#222}"

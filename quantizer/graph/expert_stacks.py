@@ -11,18 +11,18 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from runtime.manifest import QuantizedTensor
+from runtime.bundle.manifest import QuantizedTensor
 
+from ..algorithms.registry import NO_OUTLIERS
+from ..recipe import GROUP_SIZES, Choice, Scheme
+from ..storage.matrix import Floats, QuantizedMatrix, join
+from ..storage.packing import pack
+from ..storage.storing import store_codes
+from ..storage.unpacking import require_round_trip
+from ..storage.weights_file import WeightsWriter
 from .graphs import WEIGHTS_NAME
-from .matrix import Floats, QuantizedMatrix, join
-from .method import NO_OUTLIERS
-from .packing import pack
 from .rewrite import StoredMatrix
-from .scheme import GROUP_SIZES, Choice, Scheme
 from .sites import Site
-from .storing import store_codes
-from .unpacking import require_round_trip
-from .weights_file import WeightsWriter
 
 _LARGEST_GROUP = 128  # that QMoE was tried with
 

@@ -13,9 +13,9 @@ from typing import Literal
 import numpy as np
 import onnx_ir as ir
 
-from .matrix import Floats
+from ..storage.matrix import Floats
+from ..storage.weights_file import read_part
 from .sites import Site
-from .weights_file import read_part
 
 _SMALLEST_GROUP = 16
 

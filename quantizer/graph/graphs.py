@@ -5,10 +5,10 @@ from pathlib import Path
 
 import onnx_ir as ir
 
-from runtime.bundle import Bundle
+from runtime.bundle.bundle import Bundle
 from runtime.errors import ManifestError, QuantizationError
 
-from .weights_file import Placed
+from ..storage.weights_file import Placed
 
 WEIGHTS_NAME = "weights.bin"
 

@@ -15,9 +15,9 @@ from dataclasses import dataclass, field
 import numpy as np
 import onnx_ir as ir
 
+from ..algorithms.residual_channels import Index
+from ..recipe import Scheme
 from .graphs import add_initializer
-from .outliers import Index
-from .scheme import Scheme
 from .sites import use_of
 
 MICROSOFT = "com.microsoft"

@@ -7,13 +7,13 @@ from typing import Any
 
 import numpy as np
 
-from runtime.bundle import Bundle
-from runtime.executor import OnnxExecutor
-from runtime.step_executor import MAX_SCORED
+from runtime.bundle.bundle import Bundle
+from runtime.ort.executor import OnnxExecutor
+from runtime.ort.runner_protocol import MAX_SCORED
 
-from .calibration_text import IntArray
-from .matrix import Floats
-from .progress import Progress
+from ..calibration.data import IntArray
+from ..progress import Progress
+from ..storage.matrix import Floats
 
 _PIECE = MAX_SCORED - 1
 

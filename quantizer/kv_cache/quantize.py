@@ -10,21 +10,21 @@ from typing import Literal
 
 import onnx_ir as ir
 
-from runtime.bundle import Bundle, new_bundle, open_bundle, write_manifest
+from runtime.bundle.bundle import Bundle, new_bundle, open_bundle, write_manifest
+from runtime.bundle.manifest import Calibration, Graph, KVCache, Manifest
+from runtime.bundle.tensor_specs import Port
+from runtime.cache.layout import kv_bytes_per_token
 from runtime.errors import QuantizationError
-from runtime.kv_sizes import kv_bytes_per_token
-from runtime.manifest import Calibration, Graph, KVCache, Manifest
-from runtime.ports import Port
 
-from .calibration_text import Text
-from .graphs import WEIGHTS_NAME, Graphs, add_initializer, load_graphs, prefill_graph
-from .kv_quality import CacheQuality, compare_caches
-from .kv_scales import measure_scales
-from .matrix import Floats
-from .progress import Progress, silent
+from ..calibration.data import Text
+from ..graph.graphs import WEIGHTS_NAME, Graphs, add_initializer, load_graphs, prefill_graph
+from ..progress import Progress, silent
+from ..storage.matrix import Floats
+from ..storage.weights_file import WeightsWriter
+from ..storage.writer import copy_other_files, translated
+from .quality import CacheQuality, compare_caches
 from .rope_pairs import attentions, find_rope_pairs
-from .weights_file import WeightsWriter
-from .writing import copy_other_files, translated
+from .scales import measure_scales
 
 Bits = Literal[8, 4]
 

@@ -14,8 +14,8 @@ import onnx_ir as ir
 
 from runtime.errors import QuantizationError
 
-from .matrix import Floats
-from .weights_file import read_tensor
+from ..storage.matrix import Floats
+from ..storage.weights_file import read_tensor
 
 _KEY, _PAST_KEY, _COS = 1, 3, 7  # inputs of GroupQueryAttention
 _COS_OF_ROTARY_EMBEDDING = 2

@@ -4,13 +4,13 @@ from contextlib import closing
 
 import numpy as np
 
-from runtime.bundle import Bundle
-from runtime.executor import OnnxExecutor
-from runtime.ports import cache_pairs
+from runtime.bundle.bundle import Bundle
+from runtime.bundle.tensor_specs import cache_pairs
+from runtime.ort.executor import OnnxExecutor
 
-from .calibration_text import IntArray
-from .matrix import Floats
-from .progress import Progress
+from ..calibration.data import IntArray
+from ..progress import Progress
+from ..storage.matrix import Floats
 from .rope_pairs import RopePairs
 
 _LEAST = 1e-6  # of a channel that is 0 throughout the text

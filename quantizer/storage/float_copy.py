@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from runtime.bundle import new_bundle, open_bundle, write_manifest
+from runtime.bundle.bundle import new_bundle, open_bundle, write_manifest
 from runtime.errors import QuantizationError
 
-from .graphs import WEIGHTS_NAME, load_graphs, prefill_graph, save_graph
-from .rearrange import Rearrangements
-from .sites import transposed_weights
-from .structure import Structure, find_structure
+from ..graph.graphs import WEIGHTS_NAME, load_graphs, prefill_graph, save_graph
+from ..graph.sites import transposed_weights
+from ..transforms.discover import Structure, find_structure
+from ..transforms.equivalent import Rearrangements
 from .weights_file import WeightsWriter, read_tensor
 
 Read = Callable[[str], npt.NDArray[Any]]

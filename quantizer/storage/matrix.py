@@ -6,8 +6,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from ..recipe import Scheme
 from .scales import Steps
-from .scheme import Scheme
 
 Codes = npt.NDArray[np.uint8]
 Floats = npt.NDArray[np.float32]

@@ -7,8 +7,8 @@ import numpy as np
 import numpy.typing as npt
 from ml_dtypes import bfloat16
 
+from ..recipe import Choice
 from .matrix import Codes, QuantizedMatrix
-from .scheme import Choice
 
 _STEP_BYTES = 2
 

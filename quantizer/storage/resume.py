@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
+from ..algorithms.residual_channels import Index
+from ..recipe import Choice, Scheme
 from .matrix import QuantizedMatrix
-from .outliers import Index
 from .scales import Steps
-from .scheme import Choice, Scheme
 
 Made = tuple[QuantizedMatrix, Index]
 

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 from ml_dtypes import bfloat16
 
-from .scheme import Scheme
+from ..recipe import Scheme
 
 Floats = npt.NDArray[np.float32]
 

@@ -6,15 +6,15 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
-from runtime.manifest import QuantizedTensor
+from runtime.bundle.manifest import QuantizedTensor
 
-from .graphs import WEIGHTS_NAME
-from .loud import Columns
+from ..algorithms.outlier_channels import Columns
+from ..algorithms.residual_channels import Index, effective
+from ..graph.graphs import WEIGHTS_NAME
+from ..graph.rewrite import StoredColumns, StoredMatrix
+from ..recipe import Scheme
 from .matrix import Floats, QuantizedMatrix
-from .outliers import Index, effective
 from .packing import pack
-from .rewrite import StoredColumns, StoredMatrix
-from .scheme import Scheme
 from .unpacking import require_round_trip
 from .weights_file import ALIGNMENT, Placed, WeightsWriter
 

@@ -9,21 +9,21 @@ from pathlib import Path
 
 import onnx_ir as ir
 
-from runtime.bundle import Bundle
+from runtime.bundle.bundle import Bundle
+from runtime.bundle.manifest import QuantizedTensor
 from runtime.errors import QuantizationError
-from runtime.manifest import QuantizedTensor
 
-from .beside_each_other import beside_each_other
-from .expert_stacks import store_stack
-from .finished import FinishedMatrices
+from ..graph.expert_stacks import store_stack
+from ..graph.graphs import WEIGHTS_NAME, Graphs, save_graph
+from ..graph.rewrite import StoredMatrix, rewrite_graph
+from ..graph.rewrite_experts import rewrite_experts
+from ..graph.sites import Site
+from ..parallel import beside_each_other
+from ..plan import Plan
+from ..progress import Progress
+from ..worker import Codes, Maker
 from .float_copy import rearranged
-from .graphs import WEIGHTS_NAME, Graphs, save_graph
-from .making import Codes, Maker
-from .plan import Plan
-from .progress import Progress
-from .rewrite import StoredMatrix, rewrite_graph
-from .rewrite_experts import rewrite_experts
-from .sites import Site
+from .resume import FinishedMatrices
 from .storing import store_codes
 from .weights_file import WeightsWriter, read_tensor
 

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from .sites import use_of
-from .stream import Stream, find_stream, norm_vectors
+from ..graph.sites import use_of
+from .residual_stream import Stream, find_stream, norm_vectors
 
 _ACTIVATIONS = ("QuickGelu", "Gelu", "FastGelu", "Silu", "Swish", "Sigmoid", "Relu", "Tanh")
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from .matrix import Floats
+from ..storage.matrix import Floats
 
 Order = npt.NDArray[np.intp]
 Scale = npt.NDArray[np.float64]

@@ -10,10 +10,10 @@ from collections.abc import Callable
 import numpy as np
 import numpy.typing as npt
 
-from .matrix import Floats
-from .rearrange import Axis, Order, Rearrangements
-from .stream import Stream
-from .structure import Attention, Gate, Structure
+from ..storage.matrix import Floats
+from .discover import Attention, Gate, Structure
+from .equivalent import Axis, Order, Rearrangements
+from .residual_stream import Stream
 
 
 def plan_permutations(structure: Structure, diagonal: Callable[[str], Floats | None], changes: Rearrangements) -> None:

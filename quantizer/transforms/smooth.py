@@ -8,9 +8,9 @@ from collections.abc import Callable
 
 import numpy as np
 
-from .matrix import Floats
-from .rearrange import Axis, Rearrangements, Scale
-from .structure import Attention, Gate, Norm, Structure
+from ..storage.matrix import Floats
+from .discover import Attention, Gate, Norm, Structure
+from .equivalent import Axis, Rearrangements, Scale
 
 _DAMPING = 1e-3
 

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from .errors import ExecutionError
-from .memory import peak_memory
+from ..errors import ExecutionError
+from ..host.memory import peak_memory
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ def measure_cold_start(
 
 def answer_once(bundle: str, choice: dict[str, Any]) -> None:
     """What the new process does; prints the times of day at which it had loaded and had the first token."""
-    from . import LLM, EngineOptions, SamplingParams
+    from .. import LLM, EngineOptions, SamplingParams
 
     with LLM(bundle, provider=choice["provider"], options=EngineOptions(threads=choice["threads"])) as llm:
         loaded = time.time()

@@ -11,9 +11,9 @@ from typing import Literal, TypeVar
 
 import numpy as np
 
-from .binding import IntArray
-from .kv_cache import Array
-from .step_executor import StepExecutor, states_of
+from ..cache.host import Array
+from ..ort.binding import IntArray
+from ..ort.runner_protocol import StepExecutor, states_of
 
 T = TypeVar("T")
 Timer = Callable[[], float]  # does the work of one case once; returns the seconds it took

@@ -10,11 +10,11 @@ from statistics import median
 
 import numpy as np
 
-from .answer import Answer, Delta
-from .benchmark import interleave
-from .errors import ExecutionError
-from .llm import LLM
-from .options import SamplingParams
+from ..engine.generation import Answer, Delta
+from ..errors import ExecutionError
+from ..llm import LLM
+from ..options import SamplingParams
+from .graphs import interleave
 
 _REQUESTS = 3  # of each user, one after the other
 _STAGGER = 0.02  # seconds from one user's arrival to the next

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from .errors import BundleError, IntegrityError, ManifestError
+from ..errors import BundleError, IntegrityError, ManifestError
 from .manifest import MANIFEST_NAME, MAX_MANIFEST_BYTES, FileEntry, Manifest, dump_manifest, parse_manifest
 
 _CHUNK = 1 << 22

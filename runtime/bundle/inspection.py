@@ -5,10 +5,10 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from ..errors import IntegrityError
 from .bundle import Bundle
-from .errors import IntegrityError
 from .manifest import QuantizedTensor
-from .onnx_file import GraphOutline, Initializer, Node, read_outline
+from .onnx_outline import GraphOutline, Initializer, Node, read_outline
 
 
 @dataclass(frozen=True)

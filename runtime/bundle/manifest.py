@@ -5,10 +5,10 @@ import re
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from . import strict_json
-from .errors import FormatVersionError, ManifestError
-from .kv_sizes import kv_bytes_per_token, state_bytes
-from .ports import DTYPE_BITS, DType, Phase, Port, check_ports
+from ..cache.layout import kv_bytes_per_token, state_bytes
+from ..errors import FormatVersionError, ManifestError
+from . import json_codec
+from .tensor_specs import DTYPE_BITS, DType, Phase, Port, check_ports
 
 __all__ = [
     "DTYPE_BITS", "FORMAT_VERSION", "MANIFEST_NAME", "MAX_MANIFEST_BYTES", "READABLE_VERSIONS",
@@ -305,22 +305,22 @@ def parse_manifest(text: str) -> Manifest:
         ManifestError: anything else that is not exactly the format.
     """
     try:
-        raw = strict_json.loads(text)
+        raw = json_codec.loads(text)
         _require_readable_version(raw)
-        return strict_json.decode(Manifest, raw)
-    except strict_json.StrictJsonError as error:
+        return json_codec.decode(Manifest, raw)
+    except json_codec.StrictJsonError as error:
         raise ManifestError(f"{MANIFEST_NAME}: {error}. Export the model again, or copy the bundle again.") from error
 
 
 def dump_manifest(manifest: Manifest) -> str:
     """The text of manifest.json, keys in the order of FORMAT.md."""
-    return json.dumps(strict_json.encode(manifest), indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+    return json.dumps(json_codec.encode(manifest), indent=1, ensure_ascii=False, allow_nan=False) + "\n"
 
 
 def _require_readable_version(raw: Any) -> None:
     version = raw.get("format_version") if isinstance(raw, dict) else None
     if type(version) is not int:
-        raise strict_json.StrictJsonError("format_version: missing or not an integer; this is not an onnxlm manifest")
+        raise json_codec.StrictJsonError("format_version: missing or not an integer; this is not an onnxlm manifest")
     if version not in READABLE_VERSIONS:
         advice = "upgrade onnxlm" if version > FORMAT_VERSION else "export the model again"
         raise FormatVersionError(

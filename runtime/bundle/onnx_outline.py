@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from .byte_units import format_bytes
-from .errors import IntegrityError
+from ..errors import IntegrityError
+from ..host.byte_units import format_bytes
 
 MAX_GRAPH_BYTES = 1 << 30
 

@@ -5,9 +5,9 @@ from typing import Any
 
 import numpy as np
 
+from ..ort.session import onnxruntime, translated
 from .cuda_copies import ON_DEVICE, TO_DEVICE, TO_HOST, CudaCopies
-from .kv_cache import Array, CacheTensor, next_bucket
-from .session import onnxruntime, translated
+from .host import Array, CacheTensor, next_bucket
 
 _FIRST_CAPACITY = 256
 

@@ -3,7 +3,7 @@
 import ctypes
 from typing import Any
 
-from .errors import ExecutionError
+from ..errors import ExecutionError
 
 TO_DEVICE, TO_HOST, ON_DEVICE = 1, 2, 3  # cudaMemcpyKind
 _RUNTIMES = ("libcudart.so.13", "libcudart.so.12", "libcudart.so")

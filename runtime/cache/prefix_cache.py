@@ -11,7 +11,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from .kv_cache import Array
+from .host import Array
 
 BLOCK_TOKENS = 64
 

@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
-from .block_pool import BlockPool
-from .sequence import Sequence, common_prefix
+from ..engine.request import Sequence, common_prefix
+from .blocks import BlockPool
 
 
 @dataclass(frozen=True)

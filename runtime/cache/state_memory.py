@@ -12,7 +12,7 @@ from typing import Protocol
 
 import numpy as np
 
-from .kv_cache import Array
+from .host import Array
 from .pages import PAGE, pages_supported, reserve_pages, whole_pages
 
 

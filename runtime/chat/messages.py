@@ -4,7 +4,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from .errors import RequestError
+from ..errors import RequestError
 
 _REASONING = ("reasoning_content", "thinking", "reasoning")
 

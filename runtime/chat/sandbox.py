@@ -20,8 +20,8 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.utils import Namespace
 from jinja2.visitor import NodeTransformer
 
+from ..errors import ChatTemplateError, OnnxlmError
 from . import template_limits as limits
-from .errors import ChatTemplateError, OnnxlmError
 
 _MAX_SOURCE = 1 << 18
 _FILTERS = (

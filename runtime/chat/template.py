@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING, Any
 
 from jinja2 import nodes
 
-from .bundle import Bundle
-from .errors import BundleError, ChatTemplateError
+from ..bundle.bundle import Bundle
+from ..errors import BundleError, ChatTemplateError
+from .formats.tool_calls import Family, family_of
 from .messages import plain_data, plain_messages, plain_tools
-from .template_sandbox import SandboxedTemplate
-from .tool_calls import Family, family_of
+from .sandbox import SandboxedTemplate
 
 if TYPE_CHECKING:
-    from .text import Tokenizer
+    from ..text.tokenizer import Tokenizer
 
 TEMPLATE_NAME = "chat_template.jinja"
 TOKENIZER_CONFIG_NAME = "tokenizer_config.json"

@@ -10,7 +10,7 @@ from collections.abc import Callable, ItemsView, Iterable, KeysView, Mapping, Va
 from contextvars import ContextVar
 from typing import Any
 
-from .errors import ChatTemplateError
+from ..errors import ChatTemplateError
 
 MAX_TEXT = 1 << 24  # characters of one value
 _MAX_OUTPUT = 4 * MAX_TEXT  # characters written, those inside macros and the like counted again

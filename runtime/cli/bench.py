@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 import click
 
 if TYPE_CHECKING:
-    from ..benchmark import CacheSaving, Speed
-    from ..bundle import Bundle
-    from ..cold_start import ColdStart
-    from ..concurrency import Load, Pace
-    from ..executor import OnnxExecutor
+    from ..bench.cold_start import ColdStart
+    from ..bench.graphs import CacheSaving, Speed
+    from ..bench.load import Load, Pace
+    from ..bundle.bundle import Bundle
+    from ..ort.executor import OnnxExecutor
 
 _COMPARED_CONTEXTS = (64, 128, 256, 512)
 _LONG_PROMPT = 2000
@@ -64,7 +64,7 @@ def bench(
       onnxlm bench smol-int4 --compare no-cache
       onnxlm bench smol-int4 --concurrency 1,2,4,8,16
     """
-    from ..bundle import open_bundle
+    from ..bundle.bundle import open_bundle
 
     opened = open_bundle(bundle)
     if compare:
@@ -88,7 +88,7 @@ def bench(
 def _measure_speeds(
     bundle: "Bundle", prompt: tuple[int, ...], batch: tuple[int, ...], tokens: int, repeat: int, **where: Any
 ) -> "list[Speed]":
-    from ..benchmark import Bench
+    from ..bench.graphs import Bench
     from ..errors import PromptTooLongError
 
     longest, most = max(prompt) + tokens, bundle.manifest.architecture.context_length
@@ -104,7 +104,7 @@ def _measure_speeds(
 def _measure_savings(
     bundle: "Bundle", tokens: int, repeat: int, provider: str, threads: int | None, **_: Any
 ) -> "list[CacheSaving]":
-    from ..benchmark import Bench
+    from ..bench.graphs import Bench
 
     most = bundle.manifest.architecture.context_length
     contexts = [n for n in _COMPARED_CONTEXTS if n + tokens <= most] or [max(2, most - tokens)]
@@ -126,7 +126,7 @@ def _measure_loads(
     threads: int | None,
     **_: Any,
 ) -> "tuple[list[Load], list[Pace]]":
-    from ..concurrency import LoadBench
+    from ..bench.load import LoadBench
     from ..llm import LLM
     from ..options import EngineOptions
 
@@ -142,7 +142,7 @@ def _measure_loads(
 def _measure_cold(
     bundle: Path, prompt: tuple[int, ...], tokens: int, provider: str, threads: int | None, **_: Any
 ) -> "ColdStart":
-    from ..cold_start import measure_cold_start
+    from ..bench.cold_start import measure_cold_start
 
     return measure_cold_start(bundle, provider, prompt[0], tokens, threads)
 
@@ -151,8 +151,8 @@ def _measure_cold(
 def _executor(
     bundle: "Bundle", rows: int, context: int, provider: str, threads: int | None
 ) -> "Iterator[OnnxExecutor]":
-    from ..executor import OnnxExecutor
-    from ..session import choose_provider
+    from ..ort.executor import OnnxExecutor
+    from ..ort.session import choose_provider
 
     executor = OnnxExecutor(bundle, choose_provider(provider, bundle), rows=rows, context=context, threads=threads)
     try:
@@ -209,7 +209,7 @@ def _pace_text(pace: "Pace") -> str:
 
 
 def _cold_text(cold: "ColdStart") -> str:
-    from ..byte_units import format_bytes
+    from ..host.byte_units import format_bytes
 
     return (
         f"from a new process: loaded after {cold.load_seconds:.2f} s, "
@@ -218,7 +218,7 @@ def _cold_text(cold: "ColdStart") -> str:
 
 
 def _savings_text(savings: "list[CacheSaving]") -> str:
-    from ..kv_sizes import positions_computed
+    from ..cache.layout import positions_computed
 
     head = f"{'context':>8} {'with cache':>12} {'without':>10} {'ratio':>8}   positions computed up to there"
     lines = [

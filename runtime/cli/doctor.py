@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 if TYPE_CHECKING:
-    from ..diagnosis import Diagnosis
-    from ..installation import Package
-    from ..machine import Machine
+    from ..host.doctor import Diagnosis
+    from ..host.machine import Machine
+    from ..host.packages import Package
 
 _PURPOSES = {
     "base": "always",
@@ -36,9 +36,9 @@ def doctor(context: click.Context, quick: bool, as_json: bool) -> None:
       onnxlm doctor
       onnxlm doctor --json
     """
-    from ..diagnosis import diagnose
-    from ..installation import onnxruntime_wheels, own_version, packages
-    from ..machine import this_machine
+    from ..host.doctor import diagnose
+    from ..host.machine import this_machine
+    from ..host.packages import onnxruntime_wheels, own_version, packages
 
     machine = this_machine(measure=not quick)
     diagnosis = diagnose(machine)
@@ -62,7 +62,7 @@ def _facts(machine: "Machine", diagnosis: "Diagnosis", shown: "list[Package]") -
 
 
 def _sections(machine: "Machine", diagnosis: "Diagnosis", shown: "list[Package]") -> list[list[str]]:
-    from ..byte_units import format_bytes
+    from ..host.byte_units import format_bytes
 
     speed = f", read at {machine.read_bandwidth / 1e9:.1f} GB/s" if machine.read_bandwidth else ""
     sets = ", ".join(machine.features) or "no instruction set that matters here"

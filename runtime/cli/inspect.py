@@ -13,9 +13,9 @@ import click
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ..bundle import Bundle
-    from ..inspection import Inspection, Module
-    from ..manifest import Manifest
+    from ..bundle.bundle import Bundle
+    from ..bundle.inspection import Inspection, Module
+    from ..bundle.manifest import Manifest
 
 
 @click.command()
@@ -31,8 +31,8 @@ def inspect(bundle: Path, tensors: bool, verify: bool, as_json: bool) -> None:
       onnxlm inspect smol-int4
       onnxlm inspect smol-int4 --verify --json
     """
-    from ..bundle import open_bundle
-    from ..inspection import inspect_bundle
+    from ..bundle.bundle import open_bundle
+    from ..bundle.inspection import inspect_bundle
 
     with _hashing(bundle, shown=verify) as progress:
         opened = open_bundle(bundle, verify=verify, progress=progress)
@@ -46,7 +46,7 @@ def inspect(bundle: Path, tensors: bool, verify: bool, as_json: bool) -> None:
 
 
 def _facts(bundle: "Bundle", inspection: "Inspection") -> dict[str, Any]:
-    from ..strict_json import encode
+    from ..bundle.json_codec import encode
 
     facts: dict[str, Any] = encode(bundle.manifest)
     facts["state_bytes"] = bundle.manifest.state_bytes
@@ -68,7 +68,7 @@ def _sections(bundle: "Bundle", inspection: "Inspection", tensors: bool) -> Iter
 
 
 def _model_lines(bundle: "Bundle") -> list[tuple[str, ...]]:
-    from ..byte_units import format_bytes
+    from ..host.byte_units import format_bytes
 
     manifest, target = bundle.manifest, bundle.manifest.target
     sizes, source, cache = manifest.architecture, manifest.source, manifest.kv_cache
@@ -93,14 +93,14 @@ def _model_lines(bundle: "Bundle") -> list[tuple[str, ...]]:
 
 def _state_lines(manifest: "Manifest") -> Iterator[tuple[str, ...]]:
     """Nothing, for a model whose layers all attend."""
-    from ..byte_units import format_bytes
+    from ..host.byte_units import format_bytes
 
     if manifest.state_bytes:
         yield ("states", f"{format_bytes(manifest.state_bytes)} per sequence, of layers without attention")
 
 
 def _file_lines(bundle: "Bundle", inspection: "Inspection") -> Iterator[tuple[str, ...]]:
-    from ..byte_units import format_bytes
+    from ..host.byte_units import format_bytes
 
     files = bundle.manifest.files
     for name, entry in files.items():
@@ -111,7 +111,7 @@ def _file_lines(bundle: "Bundle", inspection: "Inspection") -> Iterator[tuple[st
 
 def _kind_table(modules: "tuple[Module, ...]") -> str:
     """The same module of all layers on one line, apart where it is stored differently."""
-    from ..byte_units import format_bytes
+    from ..host.byte_units import format_bytes
 
     groups: dict[tuple[str, str], list[Module]] = {}
     for module in modules:
@@ -131,7 +131,7 @@ def _kind_table(modules: "tuple[Module, ...]") -> str:
 
 
 def _module_table(modules: "tuple[Module, ...]") -> str:
-    from ..byte_units import format_bytes
+    from ..host.byte_units import format_bytes
 
     lines = [
         (m.name, m.stored, _bits(m.bytes, m.weights), f"{format_bytes(m.bytes):>10}", _errors([m.relative_error]))

@@ -6,27 +6,27 @@ from typing import Any
 
 import click
 
-from .errors import OnnxlmError
+from ..errors import OnnxlmError
 
 # name → (module, function, what it needs beyond the base install, help line)
 COMMANDS: dict[str, tuple[str, str, str, str]] = {
     "export": ("exporter.cli", "export", "export", "Turn a checkpoint into a bundle: prefill and decode graphs."),
-    "quantize": ("quantizer.cli", "quantize", "export", "Rewrite a bundle's weights to 4 or 8 bits."),
-    "eval": ("quantizer.eval_cli", "evaluate", "export", "Compare a quantized bundle with the one it was made from."),
-    "compare": ("quantizer.compare_cli", "compare", "export", "Put bundles side by side: size, quality, speed."),
-    "quantize-kv": ("quantizer.kv_cli", "quantize_kv", "export", "Store a bundle's keys and values in 8 or 4 bits."),
-    "run": ("runtime.commands.run", "run", "cpu", "Generate text, or chat in the terminal."),
-    "serve": ("runtime.commands.serve", "serve", "serve", "Serve models to OpenAI's clients over HTTP."),
-    "package": ("runtime.commands.package", "package", "cpu", "Pack a bundle for an offline machine, with its wheels."),
-    "bench": ("runtime.commands.bench", "bench", "cpu", "Measure prefill and decode speed, start-up and memory."),
+    "quantize": ("quantizer.cli.quantize", "quantize", "export", "Rewrite a bundle's weights to 4 or 8 bits."),
+    "eval": ("quantizer.cli.eval", "evaluate", "export", "Compare a quantized bundle with the one it was made from."),
+    "compare": ("quantizer.cli.compare", "compare", "export", "Put bundles side by side: size, quality, speed."),
+    "quantize-kv": ("quantizer.cli.kv", "quantize_kv", "export", "Store a bundle's keys and values in 8 or 4 bits."),
+    "run": ("runtime.cli.run", "run", "cpu", "Generate text, or chat in the terminal."),
+    "serve": ("runtime.cli.serve", "serve", "serve", "Serve models to OpenAI's clients over HTTP."),
+    "package": ("runtime.cli.package", "package", "cpu", "Pack a bundle for an offline machine, with its wheels."),
+    "bench": ("runtime.cli.bench", "bench", "cpu", "Measure prefill and decode speed, start-up and memory."),
     "inspect": (
-        "runtime.commands.inspect",
+        "runtime.cli.inspect",
         "inspect",
         "cpu",
         "Show what a bundle is: sizes, bits, operators, quality.",
     ),
-    "plan": ("runtime.commands.plan", "plan", "cpu", "Show how many users fit, and the speed memory allows."),
-    "doctor": ("runtime.commands.doctor", "doctor", "cpu", "Show what this machine can run, and what is missing."),
+    "plan": ("runtime.cli.plan", "plan", "cpu", "Show how many users fit, and the speed memory allows."),
+    "doctor": ("runtime.cli.doctor", "doctor", "cpu", "Show what this machine can run, and what is missing."),
 }
 
 

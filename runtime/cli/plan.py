@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 import click
 
 if TYPE_CHECKING:
-    from ..bundle import Bundle
-    from ..plan import Cost, Plan
+    from ..bundle.bundle import Bundle
+    from ..host.plan import Cost, Plan
 
 
 def _size(_context: click.Context, _parameter: click.Parameter, value: str | None) -> int | None:
-    from ..byte_units import parse_bytes
+    from ..host.byte_units import parse_bytes
 
     try:
         return None if value is None else parse_bytes(value.removesuffix("/s"))
@@ -38,10 +38,10 @@ def plan(
       onnxlm plan smol-int4 --memory 40GiB --bandwidth 1TB/s --context 2000
       onnxlm plan smol-int4 --measure
     """
-    from ..bundle import open_bundle
-    from ..machine import read_bandwidth, usable_cores
-    from ..memory import available_memory
-    from ..plan import make_plan
+    from ..bundle.bundle import open_bundle
+    from ..host.machine import read_bandwidth, usable_cores
+    from ..host.memory import available_memory
+    from ..host.plan import make_plan
 
     opened = open_bundle(bundle)
     manifest = opened.manifest
@@ -57,8 +57,8 @@ def plan(
 
 
 def _stored(bundle: "Bundle") -> "Cost":
-    from ..inspection import inspect_bundle
-    from ..plan import current_cost
+    from ..bundle.inspection import inspect_bundle
+    from ..host.plan import current_cost
 
     sizes = {module.name: module.bytes for module in inspect_bundle(bundle).modules}
     table = sizes.get("model.embed_tokens", 0) if "lm_head" in sizes else 0
@@ -67,9 +67,9 @@ def _stored(bundle: "Bundle") -> "Cost":
 
 def _measured(bundle: "Bundle", context: int) -> float:
     """Tokens per second of one request with about `context` tokens behind it."""
-    from ..benchmark import Bench
-    from ..executor import OnnxExecutor
-    from ..session import choose_provider
+    from ..bench.graphs import Bench
+    from ..ort.executor import OnnxExecutor
+    from ..ort.session import choose_provider
 
     tokens = 16
     executor = OnnxExecutor(bundle, choose_provider("auto", bundle), rows=1)
@@ -85,8 +85,8 @@ def _json(made: "Plan", measured: float | None) -> str:
 
 
 def _text(made: "Plan", measured: float | None) -> str:
-    from ..byte_units import format_bytes
-    from ..kv_sizes import STATE_COPIES
+    from ..cache.layout import STATE_COPIES
+    from ..host.byte_units import format_bytes
 
     current = made.lines[0]
     rows = [("", "weights", "KV per token", "users", "a 32k user displaces", "tokens/s, one user")]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from .sampling_options import sampling_arguments, sampling_options
+from .options import sampling_arguments, sampling_options
 
 if TYPE_CHECKING:
     from ..llm import LLM
@@ -94,7 +94,7 @@ def _answer_file(
 ) -> None:  # fmt: skip
     from ..batch_file import BatchFile
     from ..batch_lines import BatchDefaults
-    from .batch_progress import batch_progress
+    from .batch import batch_progress
 
     with _load(bundle, concurrency, **options) as llm, batch_progress() as progress:
         batch = BatchFile(llm.model, source, target, BatchDefaults(arguments, raw, system))
@@ -123,8 +123,8 @@ def _load(
 
 
 def _chat(llm: "LLM", params: "SamplingParams", system: str | None, stats: bool) -> None:
+    from .chat import TerminalChat
     from .conversation import Conversation
-    from .terminal_chat import TerminalChat
 
     TerminalChat(Conversation(llm, params, system), stats).run()
 

@@ -10,13 +10,13 @@ import click
 from ..errors import MissingDependencyError, OptionError
 
 if TYPE_CHECKING:
-    from ..model import Model
+    from ..client import Model
     from ..options import EngineOptions
     from ..server.options import ServerOptions
 
 
 def _size(_context: click.Context, _parameter: click.Parameter, value: str | None) -> int | None:
-    from ..byte_units import parse_bytes
+    from ..host.byte_units import parse_bytes
 
     try:
         return None if value is None else parse_bytes(value)
@@ -88,7 +88,7 @@ def _named(bundles: tuple[str, ...]) -> dict[str, Path]:
 
 def _server_options(options: dict[str, Any]) -> "ServerOptions":
     _process()
-    from ..server.access import read_keys
+    from ..server.auth import read_keys
     from ..server.options import ServerOptions
 
     path = options["api_key_file"]
@@ -132,7 +132,7 @@ def _process() -> Any:
 
 @contextmanager
 def _models(names: dict[str, Path], provider: str, options: "EngineOptions") -> Iterator[dict[str, "Model"]]:
-    from ..model import Model
+    from ..client import Model
 
     with ExitStack() as stack:
         models = {}

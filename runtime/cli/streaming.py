@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from ..answer import Delta
+    from ..engine.generation import Delta
 
 
 class Pace:

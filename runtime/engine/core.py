@@ -9,16 +9,16 @@ from collections.abc import Callable, Iterable
 
 import numpy as np
 
-from .answer import Answer, Delta
-from .errors import ExecutionError, OnnxlmError
-from .logprobs import FloatArray
-from .prefill_pace import Pending, PrefillPace
-from .prefix_cache import PrefixCache
-from .prompt_reuse import PromptReuse
-from .queue_limit import QueueLimit
+from ..cache.prefix_cache import PrefixCache
+from ..errors import ExecutionError, OnnxlmError
+from ..ort.runner_protocol import MAX_SCORED, StepExecutor, StepInterrupted, batch_prefill_of, states_of
+from ..sampling.logprobs import FloatArray
+from .generation import Answer, Delta
+from .prefill_policy import Pending, PrefillPace
+from .prefix_reuse import PromptReuse
+from .request import Sequence, Status
 from .scheduler import Chunk, Move, Scheduler
-from .sequence import Sequence, Status
-from .step_executor import MAX_SCORED, StepExecutor, StepInterrupted, batch_prefill_of, states_of
+from .waiting_limit import QueueLimit
 
 _log = logging.getLogger("onnxlm.engine")
 _NO_LOGITS = np.empty(0, np.float32)  # of a chunk that is not the last

@@ -10,14 +10,14 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from .answer import Answer
-from .errors import ExecutionError, OnnxlmError
-from .prefill_pace import PrefillPace
-from .prefix_cache import PrefixCache
-from .queue_limit import QueueLimit
+from ..cache.prefix_cache import PrefixCache
+from ..errors import ExecutionError, OnnxlmError
+from ..ort.runner_protocol import StepExecutor
+from .core import Turns
+from .generation import Answer
+from .prefill_policy import PrefillPace
 from .scheduler import Scheduler
-from .step_executor import StepExecutor
-from .turns import Turns
+from .waiting_limit import QueueLimit
 
 _log = logging.getLogger("onnxlm.engine")
 

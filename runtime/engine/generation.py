@@ -3,12 +3,12 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from .logprobs import FloatArray, TokenLogprob, token_logprob
-from .options import SamplingParams
-from .sampling import Sampler
-from .sequence import Sequence
+from ..options import SamplingParams
+from ..sampling.logprobs import FloatArray, TokenLogprob, token_logprob
+from ..sampling.sampler import Sampler
+from ..text.tokenizer import Detokenizer, StopStrings
+from .request import Sequence
 from .speculation import PromptLookup
-from .text import Detokenizer, StopStrings
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,10 +6,10 @@ leaves another one that began alike, which is where the next one may leave both.
 
 import functools
 
-from .prefix_cache import Block, PrefixCache
+from ..cache.prefix_cache import Block, PrefixCache
+from ..ort.runner_protocol import StepExecutor, states_of
+from .request import Sequence
 from .scheduler import MIN_CHUNK, Scheduler
-from .sequence import Sequence
-from .step_executor import StepExecutor, states_of
 
 
 class PromptReuse:

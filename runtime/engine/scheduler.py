@@ -13,10 +13,10 @@ from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from .block_pool import BlockPool
-from .errors import PromptTooLongError
-from .sequence import Sequence, Status, common_prefix
-from .warm_rows import WarmRows
+from ..cache.blocks import BlockPool
+from ..cache.slots import WarmRows
+from ..errors import PromptTooLongError
+from .request import Sequence, Status, common_prefix
 
 MIN_CHUNK = 2  # a chunk of one token takes the decode kernel, whose last bit may differ
 MAX_PREEMPTIONS = 2

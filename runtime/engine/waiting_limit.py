@@ -2,7 +2,7 @@
 
 import threading
 
-from .errors import QueueFullError
+from ..errors import QueueFullError
 
 
 class QueueLimit:

@@ -2,12 +2,12 @@
 
 from dataclasses import dataclass
 
+from ..errors import OnnxlmError
+from ..ort.cuda_check import missing_for_cuda
+from ..ort.session import onnxruntime, operator_has_input
 from .byte_units import format_bytes
-from .cuda_libraries import missing_for_cuda
-from .errors import OnnxlmError
-from .installation import Package, onnxruntime_wheels, packages
 from .machine import Machine
-from .session import onnxruntime, operator_has_input
+from .packages import Package, onnxruntime_wheels, packages
 
 # An ONNX model of one Identity node: that it runs proves that the wheel fits this machine.
 _IDENTITY = (

@@ -6,10 +6,10 @@ faster than the memory's bandwidth divided by those bytes. Users are counted as 
 
 from dataclasses import dataclass, replace
 
-from .block_pool import BlockPool
-from .errors import OptionError
-from .kv_sizes import STATE_COPIES, kv_bytes_per_token
-from .manifest import Manifest
+from ..bundle.manifest import Manifest
+from ..cache.blocks import BlockPool
+from ..cache.layout import STATE_COPIES, kv_bytes_per_token
+from ..errors import OptionError
 
 LONG_CONTEXT = 32_000
 _GROUP = 32  # weights that share a 16-bit scale and a zero point, in the estimates of quantized weights

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ..engine.scheduler import MIN_CHUNK
 from .binding import FloatArray, IntArray
-from .scheduler import MIN_CHUNK
-from .step_executor import StepExecutor, batch_prefill_of
+from .runner_protocol import StepExecutor, batch_prefill_of
 
 _LENGTHS = (37, 5, 50)
 _CHUNK = 9

@@ -6,8 +6,8 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from .manifest import Graph
-from .ports import cache_pairs, state_pairs
+from ..bundle.manifest import Graph
+from ..bundle.tensor_specs import cache_pairs, state_pairs
 from .session import onnxruntime, translated
 
 IntArray = npt.NDArray[np.integer[Any]]

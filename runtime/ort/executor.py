@@ -5,21 +5,21 @@ from typing import Any
 
 import numpy as np
 
+from ..bundle.bundle import Bundle
+from ..bundle.manifest import Graph, Manifest
+from ..bundle.tensor_specs import cache_pairs
+from ..cache.host import Array, CacheTensor, GrowingRows, PagedRows, Rows
+from ..cache.layout import STATE_COPIES
+from ..cache.pages import pages_supported
+from ..cache.recurrent import StateRows, state_places
+from ..cache.state_memory import HostStates, StateMemory, StateTensor
+from ..errors import ExecutionError
 from .binding import FloatArray, IntArray, Span
-from .bundle import Bundle
-from .errors import ExecutionError
+from .graph import LoadedGraph, Step
 from .interruption import Interruptible
-from .kv_cache import Array, CacheTensor, GrowingRows, PagedRows, Rows
-from .kv_sizes import STATE_COPIES
-from .manifest import Graph, Manifest
-from .pages import pages_supported
-from .pieces import uniform_pieces
-from .ports import cache_pairs
+from .invariant_splits import uniform_pieces
+from .runner_protocol import MAX_REWIND, MAX_SCORED
 from .session import ProviderName
-from .state_memory import HostStates, StateMemory, StateTensor
-from .state_rows import StateRows, state_places
-from .step import LoadedGraph, Step
-from .step_executor import MAX_REWIND, MAX_SCORED
 
 
 class OnnxExecutor:
@@ -239,7 +239,7 @@ def state_tensors(manifest: Manifest) -> list[StateTensor]:
 
 def _allocate(tensors: list[CacheTensor], rows: int, capacity: int, provider: ProviderName) -> Rows:
     if provider == "cuda":
-        from .cuda_rows import CudaRows
+        from ..cache.cuda import CudaRows
 
         return CudaRows(tensors, rows, capacity)
     return PagedRows(tensors, rows, capacity) if pages_supported() else GrowingRows(tensors, rows, capacity)
@@ -247,7 +247,7 @@ def _allocate(tensors: list[CacheTensor], rows: int, capacity: int, provider: Pr
 
 def _allocate_states(tensors: list[StateTensor], places: int, provider: ProviderName) -> StateMemory:
     if provider == "cuda" and tensors:
-        from .cuda_states import CudaStates
+        from ..cache.cuda_states import CudaStates
 
         return CudaStates(tensors, places)
     return HostStates(tensors, places)

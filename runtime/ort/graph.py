@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
+from ..bundle.manifest import Graph
 from .binding import Binding, CacheMemory, FloatArray, IntArray, PlaceMemory, Span
-from .manifest import Graph
 from .session import ProviderName, check_session, open_session, require_query_seqlens
 
 

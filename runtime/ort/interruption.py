@@ -3,9 +3,9 @@
 import threading
 from typing import Any
 
-from .errors import ExecutionError
+from ..errors import ExecutionError
+from .runner_protocol import StepInterrupted
 from .session import onnxruntime
-from .step_executor import StepInterrupted
 
 
 class Interruptible:

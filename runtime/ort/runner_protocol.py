@@ -10,8 +10,8 @@ around whatever computes logits. The engine calls it from one thread, in this pa
 from collections.abc import Sequence
 from typing import Protocol, cast
 
+from ..cache.host import Array
 from .binding import FloatArray, IntArray
-from .kv_cache import Array
 
 MAX_SCORED = 65  # positions whose logits are held at the same time
 MAX_REWIND = 64  # tokens that a sequence may go back after a step: a draft that is not accepted

@@ -7,11 +7,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
 
-from .bundle import Bundle
-from .cuda_libraries import missing_for_cuda
-from .errors import BundleError, ExecutionError, ManifestError, MissingDependencyError, ProviderError
-from .manifest import Graph
-from .ports import Port
+from ..bundle.bundle import Bundle
+from ..bundle.manifest import Graph
+from ..bundle.tensor_specs import Port
+from ..errors import BundleError, ExecutionError, ManifestError, MissingDependencyError, ProviderError
+from .cuda_check import missing_for_cuda
 
 ProviderName = Literal["cpu", "cuda"]
 PROVIDERS: dict[str, str] = {"cpu": "CPUExecutionProvider", "cuda": "CUDAExecutionProvider"}

@@ -1,6 +1,6 @@
 """Offline answers to a dataset on a Ray cluster, with Ray Data. Needs the extra `ray`.
 
-ray job submit -- python -m runtime.server.ray_batch /models/smol-int4 prompts.jsonl answers --replicas 4
+ray job submit -- python -m runtime.ray.batch /models/smol-int4 prompts.jsonl answers --replicas 4
 """
 
 from collections.abc import Mapping
@@ -55,7 +55,7 @@ class Answerer:
     """One process's model; Ray Data calls it with tables."""
 
     def __init__(self, bundle: str, params: Mapping[str, Any], max_concurrency: int, cpus: int) -> None:
-        from ..model import Model
+        from ..client import Model
         from ..options import EngineOptions
 
         self._model = Model(bundle, "auto", EngineOptions(max_concurrency=max_concurrency, threads=cpus))
@@ -107,7 +107,7 @@ def main(bundle: str, source: str, target: str, replicas: int, max_tokens: int, 
 
     \b
     Example:
-      ray job submit -- python -m runtime.server.ray_batch /models/smol-int4 prompts.jsonl answers --replicas 4
+      ray job submit -- python -m runtime.ray.batch /models/smol-int4 prompts.jsonl answers --replicas 4
     """
     data = _data()
     if not source.rstrip("/").endswith((".jsonl", ".json", ".parquet")):

@@ -1,6 +1,6 @@
 """Many replicas of the server on a Ray cluster: the same ASGI application behind Ray Serve. Needs the extra `ray`.
 
-    serve run runtime.server.ray_app:application bundle=/models/smol-int4 max_replicas=4 max_concurrency=16
+    serve run runtime.ray.serve:application bundle=/models/smol-int4 max_replicas=4 max_concurrency=16
 
 Ray Serve starts and stops replicas by the length of their queues. Its router for shared prefixes takes only its own
 language-model deployments, so requests go to the less busy of two replicas, and each has a prefix cache of its own.
@@ -77,7 +77,7 @@ _NUMBERS = {"max_concurrency", "max_queue", "min_replicas", "max_replicas", "cpu
 
 
 def application(arguments: Mapping[str, Any]) -> Any:
-    """A Ray Serve application; `serve run runtime.server.ray_app:application bundle=…` calls this.
+    """A Ray Serve application; `serve run runtime.ray.serve:application bundle=…` calls this.
 
     Args:
         arguments: see RayOptions.
@@ -121,11 +121,11 @@ class Replica:
 
 def build_app(options: RayOptions) -> "Starlette":
     """Load the model and make the application, on the node of the replica."""
-    from ..model import Model
+    from ..client import Model
     from ..options import EngineOptions
-    from .access import read_keys
-    from .app import create_app
-    from .options import ServerOptions
+    from ..server.app import create_app
+    from ..server.auth import read_keys
+    from ..server.options import ServerOptions
 
     inside = options.max_concurrency + options.max_queue
     engine = EngineOptions(max_concurrency=options.max_concurrency, max_queue=inside, threads=options.cpus)

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from .errors import ExecutionError, MissingDependencyError, RequestError
+from ..errors import ExecutionError, MissingDependencyError, RequestError
 
 if TYPE_CHECKING:
-    from .text import Tokenizer
+    from ..text.tokenizer import Tokenizer
 
 _MAX_SOURCE = 1 << 18  # characters; larger grammars take seconds to compile
 _MAX_COMPILED = 32  # grammars kept per model

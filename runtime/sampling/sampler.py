@@ -12,9 +12,9 @@ from typing import Any, Literal, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from .errors import ExecutionError
+from ..errors import ExecutionError
+from ..options import SamplingParams
 from .logprobs import FloatArray, TokenLogprob, token_logprob
-from .options import SamplingParams
 
 COLDEST = 1e-5  # below it, dividing float32 logits by the temperature overflows: the result is greedy anyway
 _BLOCK = 256

@@ -9,20 +9,20 @@ from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.routing import Route
 
-from ..model import Model
-from .access import OPEN_PATHS, KeyGuard, OriginGuard
-from .chat_job import ChatJob
-from .completion_job import CompletionJob
-from .error_answers import http_error, server_error
-from .generation_endpoint import GenerationEndpoint
+from ..client import Model
+from .auth import OPEN_PATHS, KeyGuard, OriginGuard
+from .openai.chat import ChatJob
+from .openai.completions import CompletionJob
+from .openai.endpoint import GenerationEndpoint
+from .openai.errors import http_error, server_error
+from .openai.responses.builder import ResponseJob
+from .openai.responses.routes import ResponseRoutes
+from .openai.tokens import TokenRoutes
 from .options import ServerOptions
 from .page import PageRoutes
-from .response_job import ResponseJob
-from .response_routes import ResponseRoutes
-from .service import Service
-from .status_routes import StatusRoutes
-from .token_routes import TokenRoutes
-from .turnstile import Turnstile
+from .state import Service
+from .status import StatusRoutes
+from .throttle import Turnstile
 
 
 def create_app(models: Mapping[str, Model], options: ServerOptions | None = None) -> Starlette:

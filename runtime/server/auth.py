@@ -11,7 +11,7 @@ from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from ..errors import OptionError
-from .error_answers import ApiError
+from .openai.errors import ApiError
 
 OPEN_PATHS = frozenset({"/health", "/ready"})  # what a probe without a key may ask; they answer one word
 _SHORTEST = 8

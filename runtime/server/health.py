@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable
 
-from ..engine import EngineStats
+from ..engine.engine import EngineStats
 
 
 class Heartbeat:

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from .error_answers import ApiError
+from .openai.errors import ApiError
 
 
 class Admission:

@@ -6,8 +6,8 @@ from prometheus_client import CollectorRegistry, Counter, Histogram, generate_la
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from ..answer import Answer
-from ..engine import EngineStats
+from ..engine.engine import EngineStats
+from ..engine.generation import Answer
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _LABEL = "model_name"

@@ -11,9 +11,9 @@ from types import FrameType
 import uvicorn
 from starlette.applications import Starlette
 
-from .log_thread import LogThread
-from .request_record import JsonLines
-from .service import Service
+from .logging import LogThread
+from .request_log import JsonLines
+from .state import Service
 
 _log = logging.getLogger("onnxlm.server")
 # Seconds after which a thread lets others run. At each of its system calls the event loop waits that long for each

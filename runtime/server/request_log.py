@@ -6,7 +6,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 
-from ..answer import Answer
+from ..engine.generation import Answer
 
 _log = logging.getLogger("onnxlm.requests")
 

@@ -9,16 +9,16 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TypeVar
 
-from ..chat import ChatTemplate
+from ..chat.template import ChatTemplate
+from ..client import Model
 from ..errors import ChatTemplateError
-from ..model import Model
-from .admission import Admission
-from .error_answers import ApiError, stopping
-from .heartbeat import Heartbeat
+from .health import Heartbeat
+from .limits import Admission
 from .metrics import Metrics
+from .openai.errors import ApiError, stopping
+from .openai.responses.store import ResponseStore
+from .openai.token_texts import TokenTexts
 from .options import ServerOptions
-from .response_store import ResponseStore
-from .token_texts import TokenTexts
 
 Result = TypeVar("Result")
 _PREPARING = 2  # threads that parse, render, tokenize and compile: more would only contend for the interpreter's lock

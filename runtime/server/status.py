@@ -5,11 +5,11 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 
-from ..installation import own_version
-from .error_answers import api_error
+from ..host.packages import own_version
 from .metrics import CONTENT_TYPE, kv_usage
-from .openapi import document
-from .service import ServedModel, Service
+from .openai.errors import api_error
+from .openai.schema import document
+from .state import ServedModel, Service
 
 
 class StatusRoutes:

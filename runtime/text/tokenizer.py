@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from .errors import BundleError, RequestError
+from ..errors import BundleError, RequestError
 
 _REPLACEMENT = "\ufffd"  # what decoding shows for bytes that are not, or not yet, UTF-8
 _LONGEST_PART = 3  # bytes of an unfinished UTF-8 character

@@ -17,10 +17,10 @@ import numpy as np
 
 from runtime import LLM, EngineOptions, SamplingParams
 from runtime.batch import Batch
-from runtime.bundle import open_bundle
-from runtime.concurrency import LoadBench
-from runtime.executor import OnnxExecutor
-from runtime.memory import resident_memory
+from runtime.bench.load import LoadBench
+from runtime.bundle.bundle import open_bundle
+from runtime.host.memory import resident_memory
+from runtime.ort.executor import OnnxExecutor
 
 Figures = dict[str, float]
 TEXT = """The harbour master wrote the arrivals of the day into the book: the ship from the north with timber, the ship

@@ -16,9 +16,9 @@ import onnx
 import onnxruntime
 from onnx import TensorProto, helper, numpy_helper
 
-from quantizer.packing import pack
-from quantizer.rounding import round_to_nearest
-from quantizer.scheme import Scheme
+from quantizer.algorithms.rtn import round_to_nearest
+from quantizer.recipe import Scheme
+from quantizer.storage.packing import pack
 
 DOMAIN = "com.microsoft"
 OPERATOR = {"activation_type": "swiglu", "swiglu_fusion": 1, "activation_alpha": 1.0, "activation_beta": 0.0}

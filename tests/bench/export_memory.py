@@ -17,7 +17,7 @@ import numpy as np
 from tokenizers import Tokenizer, models
 
 from exporter import ExportOptions, export
-from runtime.memory import peak_memory
+from runtime.host.memory import peak_memory
 
 
 def sparse_checkpoint(folder: Path, layers: int, hidden: int, inner: int, vocab: int) -> Path:

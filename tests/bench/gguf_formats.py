@@ -26,9 +26,9 @@ from gguf import GGMLQuantizationType, GGUFReader, GGUFValueType, GGUFWriter
 
 from exporter import ExportOptions, export
 from exporter.checkpoint import open_checkpoint
-from exporter.reference import reference_model
-from quantizer.evaluate import Model
-from runtime.bundle import Bundle, open_bundle
+from exporter.verify.reference import reference_model
+from quantizer.evaluation.kl import Model
+from runtime.bundle.bundle import Bundle, open_bundle
 
 NAMES = {
     "token_embd": "model.embed_tokens", "output_norm": "model.norm", "output": "lm_head",

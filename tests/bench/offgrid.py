@@ -12,10 +12,10 @@ from pathlib import Path
 
 import numpy as np
 
-from quantizer.float_copy import Read, write_float_copy
-from quantizer.fold import scale_gate, scale_norm, scale_values
-from quantizer.rearrange import Rearrangements
-from quantizer.structure import Structure
+from quantizer.storage.float_copy import Read, write_float_copy
+from quantizer.transforms.discover import Structure
+from quantizer.transforms.equivalent import Rearrangements
+from quantizer.transforms.smooth import scale_gate, scale_norm, scale_values
 
 
 def plan(structure: Structure, read: Read) -> Rearrangements:

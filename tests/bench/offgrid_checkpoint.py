@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 from safetensors.numpy import load_file, save_file
 
-from quantizer.float_copy import rearranged
-from quantizer.rearrange import Axis, Rearrangements
+from quantizer.storage.float_copy import rearranged
+from quantizer.transforms.equivalent import Axis, Rearrangements
 
 WEIGHTS = "model.safetensors"
 READERS = {

@@ -171,7 +171,7 @@ def engines(options: argparse.Namespace) -> dict[str, Engine]:
     if not wanted:
         return found
     from exporter.checkpoint import open_checkpoint
-    from exporter.reference import reference_model
+    from exporter.verify.reference import reference_model
 
     checkpoint = open_checkpoint(options.source)
     model = reference_model(checkpoint)

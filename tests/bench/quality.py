@@ -24,13 +24,13 @@ import numpy as np
 from peers import Onnxlm, measure
 from quality_peers import PEERS, genai
 
-from quantizer.calibration_text import read_chunks
-from quantizer.evaluate import Model, evaluate
+from quantizer.calibration.data import read_chunks
+from quantizer.evaluation.kl import Model, evaluate
 from quantizer.presets import Storage, make_recipe
 from quantizer.quantize import quantize
-from quantizer.scheme import Recipe
-from runtime.bundle import Bundle, open_bundle
-from runtime.text import Tokenizer
+from quantizer.recipe import Recipe
+from runtime.bundle.bundle import Bundle, open_bundle
+from runtime.text.tokenizer import Tokenizer
 
 TOPICS, CHUNKS, SECOND, LENGTH = slice(200_000, 290_000), 16, 4, 512
 ROWS = ["rtn g32", "rtn g128", "4.6", "5.0", "5.5", "6.2", "int8"]

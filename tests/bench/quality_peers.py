@@ -14,15 +14,15 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
-from quantizer.evaluate import with_log_softmax
-from quantizer.graphs import load_graphs
-from quantizer.segments import Segment, body, empty_cache_feeds, find_cut, head
-from runtime.bundle import Bundle, open_bundle
-from runtime.session import onnxruntime
+from quantizer.calibration.segments import Segment, body, empty_cache_feeds, find_cut, head
+from quantizer.evaluation.kl import with_log_softmax
+from quantizer.graph.graphs import load_graphs
+from runtime.bundle.bundle import Bundle, open_bundle
+from runtime.ort.session import onnxruntime
 
 
 class Rewritten:
-    """A prefill graph that somebody else rewrote, in the place of `quantizer.evaluate.Model`."""
+    """A prefill graph that somebody else rewrote, in the place of `quantizer.evaluation.kl.Model`."""
 
     def __init__(self, bundle: Bundle, path: Path) -> None:
         graph = ir.load(path).graph

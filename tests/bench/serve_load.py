@@ -120,7 +120,7 @@ async def run_storm(url: str, clients: int, seconds: float, model: str | None, *
 @contextmanager
 def our_server(bundle: Path, rows: int, queue: int) -> Iterator[tuple[str, int]]:
     """`onnxlm serve` in a process of its own: its address and process id."""
-    command = [sys.executable, "-c", "from runtime.cli import main; main()", "serve", str(bundle), "--port", "0"]
+    command = [sys.executable, "-c", "from runtime.cli.main import main; main()", "serve", str(bundle), "--port", "0"]
     with tempfile.NamedTemporaryFile() as log:
         process = subprocess.Popen(
             [*command, "--max-concurrency", str(rows), "--max-queue", str(queue)], stderr=log.file

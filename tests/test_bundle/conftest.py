@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from runtime.bundle import write_manifest
-from runtime.manifest import parse_manifest
+from runtime.bundle.bundle import write_manifest
+from runtime.bundle.manifest import parse_manifest
 
 FORMAT = Path(__file__).parents[2] / "FORMAT.md"
 

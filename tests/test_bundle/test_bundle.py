@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from runtime.bundle import new_bundle, open_bundle, sha256_of, write_manifest
+from runtime.bundle.bundle import new_bundle, open_bundle, sha256_of, write_manifest
+from runtime.bundle.manifest import parse_manifest
 from runtime.errors import BundleError, FormatVersionError, IntegrityError, ManifestError
-from runtime.manifest import parse_manifest
 
 
 def test_a_whole_bundle_opens(folder):

@@ -7,9 +7,9 @@ import random
 
 import pytest
 
-from runtime.bundle import open_bundle
+from runtime.bundle.bundle import open_bundle
+from runtime.bundle.manifest import dump_manifest, parse_manifest
 from runtime.errors import BundleError, ManifestError
-from runtime.manifest import dump_manifest, parse_manifest
 
 VALUES = [
     None, True, False, 0, -1, 1, 2**31, 2**63, -(2**63) - 1, 10**400, 0.5, -0.0, 1e308, "", "x", "\x00", "\ud800",

@@ -5,8 +5,8 @@ from dataclasses import replace
 
 import pytest
 
+from runtime.bundle.manifest import FORMAT_VERSION, READABLE_VERSIONS, FileEntry, dump_manifest, parse_manifest
 from runtime.errors import BundleError, FormatVersionError, ManifestError
-from runtime.manifest import FORMAT_VERSION, READABLE_VERSIONS, FileEntry, dump_manifest, parse_manifest
 
 
 def test_the_example_of_the_specification_survives_a_round_trip(example):

@@ -5,7 +5,7 @@ from typing import Any, Literal
 
 import pytest
 
-from runtime.strict_json import MAX_DEPTH, StrictJsonError, decode, encode, loads
+from runtime.bundle.json_codec import MAX_DEPTH, StrictJsonError, decode, encode, loads
 
 
 @dataclass(frozen=True)

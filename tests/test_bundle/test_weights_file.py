@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from runtime.cli import main
-from runtime.onnx_file import read_outline
+from runtime.bundle.onnx_outline import read_outline
+from runtime.cli.main import main
 
 PAGE, SMALL, SMALL_ALIGNMENT = 4096, 1 << 16, 64
 

@@ -7,7 +7,7 @@ import pytest
 
 from exporter.checkpoint import open_checkpoint
 from exporter.export import ExportOptions, export
-from exporter.reference import reference_model
+from exporter.verify.reference import reference_model
 
 ROOT = Path(__file__).parents[2]
 

@@ -10,8 +10,8 @@ import pytest
 import torch
 
 import runtime
-from exporter.graphs_in_numpy import NumpyRunner
-from runtime.bundle import open_bundle
+from exporter.verify.numpy_graphs import NumpyRunner
+from runtime.bundle.bundle import open_bundle
 
 ONNXLM = Path(sys.executable).with_name("onnxlm")
 QUESTION = [{"role": "user", "content": "What is the capital of France?"}]

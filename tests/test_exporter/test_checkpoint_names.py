@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from exporter.checkpoint.folder import text_config
 from exporter.checkpoint.names import text_model_tensors
+from exporter.checkpoint.safetensors.folder import text_config
 
 EMBED, NORM, HEAD = "embed_tokens.weight", "norm.weight", "lm_head.weight"
 

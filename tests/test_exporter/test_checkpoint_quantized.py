@@ -11,8 +11,8 @@ import torch
 from safetensors.torch import save_file
 
 from exporter.checkpoint import TensorSource, open_checkpoint
-from exporter.checkpoint.quantized import combine_quantized
-from exporter.checkpoint.safetensors_file import read_safetensors
+from exporter.checkpoint.quantized.matrices import combine_quantized
+from exporter.checkpoint.safetensors.file import read_safetensors
 from runtime.errors import CheckpointError, UnsupportedError
 
 Arrays = dict[str, np.ndarray]

@@ -10,7 +10,7 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from exporter.checkpoint import open_checkpoint
-from exporter.checkpoint.safetensors_file import read_safetensors
+from exporter.checkpoint.safetensors.file import read_safetensors
 from runtime.errors import CheckpointError, UnsupportedError
 
 VALUES = np.random.default_rng(0).standard_normal((6, 5)).astype(np.float32)

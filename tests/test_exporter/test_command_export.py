@@ -4,9 +4,9 @@ import json
 
 from click.testing import CliRunner
 
-from exporter.family_table import list_families
-from models.families import FAMILIES
-from runtime.cli import main
+from exporter.families import list_families
+from models.families.registry import FAMILIES
+from runtime.cli.main import main
 
 
 def run(*arguments):

@@ -11,8 +11,8 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from exporter.export import ExportOptions, export
-from models import rope
-from runtime.bundle import open_bundle
+from models.decoder import rope
+from runtime.bundle.bundle import open_bundle
 from runtime.errors import BundleError, CheckpointError, UnsupportedError, VerificationError
 
 UNVERIFIED = ExportOptions(verify="none")
@@ -97,7 +97,7 @@ def test_unsupported_model_is_refused(checkpoint, tmp_path):
 def test_failed_verification_leaves_nothing(checkpoint, tmp_path, monkeypatch):
     read_rope = rope.read_rope
     wrong = lambda *args, **kwargs: replace(read_rope(*args, **kwargs), factor=1.1)  # noqa: E731
-    monkeypatch.setattr("models.skeleton.read_rope", wrong)
+    monkeypatch.setattr("models.decoder.skeleton.read_rope", wrong)
     with pytest.raises(VerificationError, match="differ from transformers"):
         export(checkpoint, tmp_path / "bundle", ExportOptions(verify="transformers"))
     assert not list(tmp_path.iterdir())

@@ -13,7 +13,7 @@ from safetensors.numpy import save_file
 
 import exporter
 from exporter import ExportOptions
-from runtime.bundle import open_bundle
+from runtime.bundle.bundle import open_bundle
 from runtime.errors import CheckpointError, OptionError, VerificationError
 
 Q_PROJ = "model.layers.0.self_attn.q_proj"
@@ -104,7 +104,7 @@ def test_options_that_mean_nothing_are_refused(model, tmp_path):
 
 
 def test_the_source_is_hashed_beside_the_work(tiny_checkpoint, tmp_path, monkeypatch):
-    from exporter.checkpoint import checkpoint
+    from exporter.checkpoint import base as checkpoint
 
     threads = []
     digest = checkpoint._file_sha256

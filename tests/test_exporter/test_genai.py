@@ -13,14 +13,14 @@ import pytest
 from click.testing import CliRunner
 
 from exporter import ExportOptions, export_genai
-from exporter.genai_config import genai_config
+from exporter.genai.config import genai_config
 from quantizer.presets import PRESETS
 from quantizer.quantize import quantize
 from runtime import LLM, SamplingParams
-from runtime.bundle import open_bundle
-from runtime.cli import main
+from runtime.bundle.bundle import open_bundle
+from runtime.bundle.manifest import Manifest, dump_manifest, parse_manifest
+from runtime.cli.main import main
 from runtime.errors import BundleError, OptionError, UnsupportedError
-from runtime.manifest import Manifest, dump_manifest, parse_manifest
 
 PROMPT = [5, 9, 17, 250, 33, 8, 41]
 

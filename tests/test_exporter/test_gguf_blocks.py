@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from gguf.quants import _type_traits  # the package's list of what it can dequantize
 
-from exporter.checkpoint.gguf_blocks import block_format
-from exporter.checkpoint.gguf_exact import EXACT, read_packed
+from exporter.checkpoint.gguf.blocks import block_format
+from exporter.checkpoint.gguf.exact import EXACT, read_packed
 from exporter.checkpoint.stored import FileRange, read_float32
 from runtime.errors import CheckpointError, UnsupportedError
 

@@ -7,7 +7,7 @@ import gguf
 import numpy as np
 import pytest
 
-from exporter.checkpoint.gguf_file import read_gguf
+from exporter.checkpoint.gguf.file import read_gguf
 from runtime.errors import CheckpointError, UnsupportedError
 
 

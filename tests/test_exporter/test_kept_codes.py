@@ -10,13 +10,13 @@ from safetensors.numpy import load_file, save_file
 
 from exporter import ExportOptions, export
 from exporter.checkpoint import open_checkpoint
-from exporter.kept import kept_matrix
-from exporter.weights import Weight
+from exporter.weights.lossless_repack import kept_matrix
+from exporter.weights.plan import Weight
 from models.blocks.parameter import Plan
-from quantizer.packing import PackedMatrix
-from quantizer.sites import Site
-from quantizer.unpacking import dequantize_packed
-from runtime.manifest import QuantizedTensor
+from quantizer.graph.sites import Site
+from quantizer.storage.packing import PackedMatrix
+from quantizer.storage.unpacking import dequantize_packed
+from runtime.bundle.manifest import QuantizedTensor
 
 LAYER = "model.layers.1."
 LINEARS = ["self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.o_proj"]

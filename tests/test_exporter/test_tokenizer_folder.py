@@ -8,7 +8,7 @@ import pytest
 from tokenizers import Tokenizer
 
 from exporter.checkpoint import open_checkpoint
-from exporter.tokenizer_folder import folder_tokenizer_files
+from exporter.tokenizer.folder import folder_tokenizer_files
 from runtime.errors import CheckpointError, UnsupportedError
 
 

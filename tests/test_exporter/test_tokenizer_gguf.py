@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers, trainers
 
-from exporter.tokenizer_gguf import gguf_tokenizer_files
-from exporter.tokenizer_splits import WORD_SPLITS
+from exporter.tokenizer.gguf import gguf_tokenizer_files
+from exporter.tokenizer.splits import WORD_SPLITS
 from runtime.errors import CheckpointError
 
 COUNT = int(os.environ.get("ONNXLM_FUZZ", "200"))

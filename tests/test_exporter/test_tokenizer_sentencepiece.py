@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 from tokenizers import Tokenizer, models, normalizers, trainers
 
-from exporter.checkpoint.gguf_file import read_gguf
-from exporter.tokenizer_gguf import gguf_tokenizer_files
+from exporter.checkpoint.gguf.file import read_gguf
+from exporter.tokenizer.gguf import gguf_tokenizer_files
 from runtime.errors import CheckpointError
 
 COUNT = int(os.environ.get("ONNXLM_FUZZ", "200"))

@@ -9,10 +9,10 @@ import onnxruntime as ort
 import pytest
 
 from exporter.checkpoint import open_checkpoint
-from exporter.graphs_in_numpy import NumpyRunner
-from exporter.reference import reference_logits
-from runtime.bundle import open_bundle
-from runtime.session import operator_has_input
+from exporter.verify.numpy_graphs import NumpyRunner
+from exporter.verify.reference import reference_logits
+from runtime.bundle.bundle import open_bundle
+from runtime.ort.session import operator_has_input
 
 PASTS = (0, 20, 0, 30, 9)
 NEW = (7, 3, 40, 12, 0)

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from runtime.bundle import open_bundle
+from runtime.bundle.bundle import open_bundle
 
 
 @pytest.mark.parametrize("changes", [{}, {"model_type": "mistral", "sliding_window": 8}], ids=["llama", "windows"])

@@ -4,8 +4,8 @@ import numpy as np
 import onnxruntime as ort
 import pytest
 
-from exporter.graphs_in_numpy import NumpyRunner
-from runtime.bundle import open_bundle
+from exporter.verify.numpy_graphs import NumpyRunner
+from runtime.bundle.bundle import open_bundle
 
 LENGTHS = (5, 17, 1, 9)
 CAPACITY = 64

@@ -2,7 +2,7 @@
 
 import pytest
 
-from models.families import describe
+from models.families.registry import describe
 from runtime.errors import CheckpointError, UnsupportedError
 
 CONFIG = {

@@ -11,9 +11,9 @@ from safetensors.numpy import load_file, save_file
 from tiny_families import CASES, save_random
 
 from exporter.checkpoint import open_checkpoint
-from exporter.reference import reference_logits
-from models.families import FAMILIES
-from models.families import describe as describe_decoder
+from exporter.verify.reference import reference_logits
+from models.families.registry import FAMILIES
+from models.families.registry import describe as describe_decoder
 from runtime.errors import UnsupportedError
 
 DECODED = 16  # steps

@@ -12,10 +12,10 @@ from tiny_families import CASES, save_random
 from transformers import AutoConfig
 
 from exporter.graph import OPSET, build_graph
-from exporter.node_kernels import find_missing, node_types, require_kernels
-from models.families import describe
-from models.kernels import builds, operators, opset
-from models.target import Target
+from exporter.kernels import find_missing, node_types, require_kernels
+from models.families.registry import describe
+from models.targets.kernels import builds, operators, opset
+from models.targets.target import Target
 from runtime.errors import UnsupportedError
 
 ROOT = Path(__file__).parents[2]

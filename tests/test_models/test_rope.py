@@ -5,8 +5,8 @@ import pytest
 from transformers import LlamaConfig
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
-from models.config import Config
-from models.rope import read_rope
+from models.decoder.config import Config
+from models.decoder.rope import read_rope
 from runtime.errors import CheckpointError, UnsupportedError
 
 SCALINGS = [

@@ -2,7 +2,7 @@
 
 import pytest
 
-from quantizer.abilities import compare_abilities, make_questions
+from quantizer.evaluation.probes import compare_abilities, make_questions
 from quantizer.presets import Storage, make_recipe
 from quantizer.progress import silent
 from quantizer.quantize import quantize

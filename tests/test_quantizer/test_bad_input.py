@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from quantizer.calibration_text import split
-from quantizer.graphs import load_graphs
-from quantizer.kv_codes import quantize_cache
-from runtime.bundle import open_bundle
-from runtime.cli import main
+from quantizer.calibration.data import split
+from quantizer.graph.graphs import load_graphs
+from quantizer.kv_cache.quantize import quantize_cache
+from runtime.bundle.bundle import open_bundle
+from runtime.cli.main import main
 
 TOKENS = np.random.default_rng(3).integers(3, 320, 600)
 RECIPE = "[linear.scheme]\nbits = {bits}\n[table.scheme]\nbits = 8\nsymmetric = true\n"
@@ -134,7 +134,7 @@ def test_recipes_that_are_no_text(refused, tiny_bundle, tmp_path):
 
 FULL = """
 import resource, sys
-from runtime.cli import main
+from runtime.cli.main import main
 resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[1]), int(sys.argv[1])))
 main(sys.argv[2:])
 """

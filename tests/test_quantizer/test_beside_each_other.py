@@ -7,7 +7,7 @@ from functools import partial
 import pytest
 from threadpoolctl import threadpool_info
 
-from quantizer.beside_each_other import beside_each_other, threads
+from quantizer.parallel import beside_each_other, threads
 
 
 def blas_threads():

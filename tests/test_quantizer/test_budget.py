@@ -3,16 +3,16 @@
 import numpy as np
 import pytest
 
-from quantizer.allocate import Option, allocate
-from quantizer.calibration_text import split
-from quantizer.evaluate import Model, evaluate
-from quantizer.graphs import load_graphs
+from quantizer.allocation.knapsack import Option, allocate
+from quantizer.allocation.sensitivity import Sensitivity
+from quantizer.calibration.data import split
+from quantizer.evaluation.kl import Model, evaluate
+from quantizer.graph.graphs import load_graphs
 from quantizer.presets import make_recipe
 from quantizer.quantize import quantize
-from quantizer.scheme import Choice, Scheme
-from quantizer.sensitivity import Sensitivity
-from quantizer.weights_file import Layout, WeightsWriter, read_tensor
-from runtime.bundle import open_bundle
+from quantizer.recipe import Choice, Scheme
+from quantizer.storage.weights_file import Layout, WeightsWriter, read_tensor
+from runtime.bundle.bundle import open_bundle
 from runtime.errors import QuantizationError
 
 CHUNKS = np.random.default_rng(3).integers(3, 320, (6, 48))

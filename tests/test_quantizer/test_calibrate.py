@@ -3,12 +3,12 @@
 import numpy as np
 import pytest
 
-from quantizer.calibrate import Grams, collect_grams
-from quantizer.evaluate import Model
-from quantizer.gram_graph import add_grams
-from quantizer.graphs import load_graphs
-from quantizer.segments import Segment, body, empty_cache_feeds, find_cut
-from runtime.bundle import open_bundle
+from quantizer.calibration.hessian_graph import add_grams
+from quantizer.calibration.hessians import Grams, collect_grams
+from quantizer.calibration.segments import Segment, body, empty_cache_feeds, find_cut
+from quantizer.evaluation.kl import Model
+from quantizer.graph.graphs import load_graphs
+from runtime.bundle.bundle import open_bundle
 
 CHUNKS = np.random.default_rng(0).integers(3, 320, (3, 40))
 

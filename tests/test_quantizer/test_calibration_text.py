@@ -5,8 +5,8 @@ import json
 import numpy as np
 import pytest
 
-from quantizer.calibration_text import read_chunks, split, too_little, write_own_text
-from runtime.bundle import open_bundle
+from quantizer.calibration.data import read_chunks, split, too_little, write_own_text
+from runtime.bundle.bundle import open_bundle
 from runtime.errors import QuantizationError
 
 

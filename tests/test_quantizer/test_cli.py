@@ -5,7 +5,7 @@ import json
 import pytest
 from click.testing import CliRunner
 
-from runtime.cli import main
+from runtime.cli.main import main
 
 
 def call(*arguments):

@@ -3,12 +3,12 @@
 import numpy as np
 import pytest
 
-from quantizer.calibration_text import Text
-from quantizer.evaluate import Model, evaluate
-from quantizer.quality import activation_rounding
+from quantizer.calibration.data import Text
+from quantizer.evaluation.kl import Model, evaluate
+from quantizer.evaluation.quality import activation_rounding
 from quantizer.quantize import quantize
-from quantizer.scheme import Choice, Recipe, Scheme
-from runtime.bundle import open_bundle
+from quantizer.recipe import Choice, Recipe, Scheme
+from runtime.bundle.bundle import open_bundle
 from runtime.errors import QuantizationError
 
 CHUNKS = np.random.default_rng(1).integers(3, 320, (2, 30))
@@ -40,7 +40,7 @@ def test_scores_are_what_they_say(pair):
 
 def test_slices_do_not_show(pair, monkeypatch):
     whole = evaluate(*pair, CHUNKS)
-    monkeypatch.setattr("quantizer.evaluate._ROWS", 7)
+    monkeypatch.setattr("quantizer.evaluation.kl._ROWS", 7)
     assert evaluate(*pair, CHUNKS).kl == pytest.approx(whole.kl, rel=1e-5)
 
 

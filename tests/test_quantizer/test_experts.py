@@ -7,22 +7,22 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 
-from quantizer.calibrate import collect_grams
-from quantizer.calibration_text import split
-from quantizer.evaluate import Model
-from quantizer.expert_stacks import experts_choice
-from quantizer.experts import find_experts
-from quantizer.graphs import load_graphs
-from quantizer.method import quantize_matrix
-from quantizer.polish import loss
+from quantizer.algorithms.polish import loss
+from quantizer.algorithms.registry import quantize_matrix
+from quantizer.calibration.data import split
+from quantizer.calibration.hessians import collect_grams
+from quantizer.calibration.segments import Segment, body, empty_cache_feeds, find_cut
+from quantizer.evaluation.kl import Model
+from quantizer.graph.expert_stacks import experts_choice
+from quantizer.graph.experts import find_experts
+from quantizer.graph.graphs import load_graphs
+from quantizer.graph.sites import find_sites
 from quantizer.presets import Storage, make_recipe
 from quantizer.quantize import quantize
-from quantizer.scheme import Scheme
-from quantizer.segments import Segment, body, empty_cache_feeds, find_cut
-from quantizer.sites import find_sites
-from quantizer.unpacking import dequantize_packed
-from quantizer.weights_file import read_part, read_tensor
-from runtime.bundle import open_bundle
+from quantizer.recipe import Scheme
+from quantizer.storage.unpacking import dequantize_packed
+from quantizer.storage.weights_file import read_part, read_tensor
+from runtime.bundle.bundle import open_bundle
 
 # Renormalised weights; softmax over all experts; biases and a limit; any weights at all; every expert computed.
 KINDS = ["mixtral", "qwen2_moe", "gpt_oss", "deepseek_v3", "gemma4_text experts"]
@@ -100,7 +100,7 @@ def test_stored_codes_are_those_of_each_expert(make_family, tmp_path):
 
 
 def packed(codes, scales, zeros):
-    from quantizer.packing import PackedMatrix
+    from quantizer.storage.packing import PackedMatrix
 
     return PackedMatrix(codes.reshape(len(codes), scales.shape[1], -1), scales, zeros)
 

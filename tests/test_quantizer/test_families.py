@@ -6,20 +6,20 @@ import numpy as np
 import pytest
 from tiny_families import CASES
 
-from quantizer.calibration_text import split
-from quantizer.evaluate import Model, evaluate
-from quantizer.float_copy import write_float_copy
-from quantizer.fold import plan_folding
-from quantizer.graphs import load_graphs
-from quantizer.permute import plan_permutations
+from quantizer.calibration.data import split
+from quantizer.calibration.segments import Segment, body, empty_cache_feeds, find_cut
+from quantizer.evaluation.kl import Model, evaluate
+from quantizer.graph.graphs import load_graphs
+from quantizer.graph.sites import find_sites, transposed_weights
 from quantizer.presets import Storage, make_recipe
 from quantizer.quantize import quantize
-from quantizer.rearrange import Rearrangements
-from quantizer.segments import Segment, body, empty_cache_feeds, find_cut
-from quantizer.sites import find_sites, transposed_weights
-from quantizer.structure import find_structure
-from quantizer.weights_file import read_tensor
-from runtime.bundle import open_bundle
+from quantizer.storage.float_copy import write_float_copy
+from quantizer.storage.weights_file import read_tensor
+from quantizer.transforms.discover import find_structure
+from quantizer.transforms.equivalent import Rearrangements
+from quantizer.transforms.permute import plan_permutations
+from quantizer.transforms.smooth import plan_folding
+from runtime.bundle.bundle import open_bundle
 
 NAMES = [str(case) for case in CASES]
 # One of a kind: biases, norms of queries, norms behind the branches, clipped values, parallel branches, learned

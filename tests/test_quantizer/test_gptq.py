@@ -5,12 +5,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from quantizer.gptq import damp, gptq, inverse_factor
-from quantizer.matrix import QuantizedMatrix
-from quantizer.polish import loss, polish
-from quantizer.rounding import round_to_nearest
-from quantizer.scheme import Scheme
-from quantizer.search import search_matrix
+from quantizer.algorithms.gptq import damp, gptq, inverse_factor
+from quantizer.algorithms.grid_search import search_matrix
+from quantizer.algorithms.polish import loss, polish
+from quantizer.algorithms.rtn import round_to_nearest
+from quantizer.recipe import Scheme
+from quantizer.storage.matrix import QuantizedMatrix
 
 SCHEMES = [Scheme(4, 32), Scheme(4, 32, symmetric=True), Scheme(4, 64), Scheme(8, 64)]
 

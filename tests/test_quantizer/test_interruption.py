@@ -13,9 +13,9 @@ import os, signal, sys
 from functools import partial
 from pathlib import Path
 import numpy as np
-from quantizer.calibration_text import split
-from quantizer.finished import FinishedMatrices
-from quantizer.measurement_log import MeasurementLog
+from quantizer.calibration.data import split
+from quantizer.storage.resume import FinishedMatrices
+from quantizer.allocation.resume import MeasurementLog
 from quantizer.presets import make_recipe
 from quantizer.quantize import quantize
 
@@ -75,7 +75,7 @@ def test_an_interrupt_says_what_is_left(tiny_bundle, tmp_path):
     np.save(tmp_path / "tokens.npy", np.random.default_rng(3).integers(3, 320, (1000, 256)))  # seconds of calibration
     # A run of these tests in the background has SIGINT ignored, and a child would inherit that.
     listening = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"
-    command = [sys.executable, "-c", f"{listening}; from runtime.cli import main; main()", "quantize", tiny_bundle]
+    command = [sys.executable, "-c", f"{listening}; from runtime.cli.main import main; main()", "quantize", tiny_bundle]
     command += ["-o", tmp_path / "q", "--calibration", tmp_path / "tokens.npy", "--calibration-tokens", "256000"]
     process = subprocess.Popen(list(map(str, command)), stderr=subprocess.PIPE, text=True)
     while not (tmp_path / ".q.work" / "log.json").exists():

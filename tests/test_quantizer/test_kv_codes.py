@@ -8,16 +8,16 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from quantizer.calibration_text import Text
-from quantizer.graphs import prefill_graph
-from quantizer.kv_codes import quantize_cache
-from quantizer.kv_scales import measure_scales
+from quantizer.calibration.data import Text
+from quantizer.graph.graphs import prefill_graph
+from quantizer.kv_cache.quantize import quantize_cache
+from quantizer.kv_cache.rope_pairs import find_rope_pairs
+from quantizer.kv_cache.scales import measure_scales
 from quantizer.progress import silent
-from quantizer.rope_pairs import find_rope_pairs
 from runtime import LLM, EngineOptions, OptionError, QuantizationError, SamplingParams
-from runtime.bundle import open_bundle
-from runtime.cli import main
-from runtime.executor import OnnxExecutor
+from runtime.bundle.bundle import open_bundle
+from runtime.cli.main import main
+from runtime.ort.executor import OnnxExecutor
 
 CHUNKS = np.random.default_rng(0).integers(4, 320, (6, 200))
 TEXT = Text("random", CHUNKS[:4], CHUNKS[4:], "held out of random")

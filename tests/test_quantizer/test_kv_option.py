@@ -7,13 +7,13 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from quantizer.calibration_text import split
-from quantizer.kv_codes import quantize_cache
+from quantizer.calibration.data import split
+from quantizer.kv_cache.quantize import quantize_cache
 from quantizer.presets import Storage, make_recipe, read_recipe
 from quantizer.quantize import quantize
 from runtime import QuantizationError
-from runtime.bundle import open_bundle, write_manifest
-from runtime.cli import main
+from runtime.bundle.bundle import open_bundle, write_manifest
+from runtime.cli.main import main
 
 TEXT = split("random", np.random.default_rng(0).integers(4, 320, (6, 64)))
 FILES = ("weights.bin", "prefill.onnx", "decode.onnx")

@@ -6,19 +6,19 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 
-from quantizer.calibration_text import split
-from quantizer.evaluate import Model, evaluate
-from quantizer.float_copy import write_float_copy
-from quantizer.fold import scale_norm
-from quantizer.graphs import load_graphs
-from quantizer.loud import find_loud, refit, set_apart
-from quantizer.method import quantize_matrix
-from quantizer.outliers import effective
+from quantizer.algorithms.outlier_channels import find_loud, refit, set_apart
+from quantizer.algorithms.registry import quantize_matrix
+from quantizer.algorithms.residual_channels import effective
+from quantizer.calibration.data import split
+from quantizer.evaluation.kl import Model, evaluate
+from quantizer.graph.graphs import load_graphs
 from quantizer.presets import make_recipe
 from quantizer.quantize import quantize
-from quantizer.rearrange import Rearrangements
-from quantizer.scheme import Choice, Scheme
-from runtime.bundle import open_bundle
+from quantizer.recipe import Choice, Scheme
+from quantizer.storage.float_copy import write_float_copy
+from quantizer.transforms.equivalent import Rearrangements
+from quantizer.transforms.smooth import scale_norm
+from runtime.bundle.bundle import open_bundle
 
 LOUD = [5, 40]
 TEXT = split("random", np.random.default_rng(0).integers(3, 60, (12, 64)))

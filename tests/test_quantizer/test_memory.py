@@ -7,12 +7,12 @@ CHILD = """
 import sys
 from pathlib import Path
 import numpy as np
-from quantizer.graphs import load_graphs
-from quantizer.sensitivity import Sensitivity
-from quantizer.weights_file import read_tensor
-from runtime.bundle import open_bundle
-from runtime.memory import peak_memory
-from runtime.session import onnxruntime
+from quantizer.graph.graphs import load_graphs
+from quantizer.allocation.sensitivity import Sensitivity
+from quantizer.storage.weights_file import read_tensor
+from runtime.bundle.bundle import open_bundle
+from runtime.host.memory import peak_memory
+from runtime.ort.session import onnxruntime
 
 onnxruntime()
 before = peak_memory()

@@ -5,13 +5,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from quantizer.calibration_text import split
-from quantizer.evaluate import Model, evaluate
-from quantizer.float_copy import write_float_copy
+from quantizer.calibration.data import split
+from quantizer.evaluation.kl import Model, evaluate
 from quantizer.presets import Storage, make_recipe
 from quantizer.quantize import quantize
-from quantizer.rearrange import Axis, Rearrangements
-from runtime.bundle import open_bundle
+from quantizer.storage.float_copy import write_float_copy
+from quantizer.transforms.equivalent import Axis, Rearrangements
+from runtime.bundle.bundle import open_bundle
 
 CHUNKS = np.random.default_rng(3).integers(3, 320, (6, 48))
 TEXT = split("random", CHUNKS)

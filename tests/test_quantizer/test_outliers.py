@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 
-from quantizer.gptq import damp
-from quantizer.method import quantize_matrix
-from quantizer.outliers import choose_outliers, effective
-from quantizer.rounding import round_to_nearest
-from quantizer.scheme import Choice, Scheme
+from quantizer.algorithms.gptq import damp
+from quantizer.algorithms.registry import quantize_matrix
+from quantizer.algorithms.residual_channels import choose_outliers, effective
+from quantizer.algorithms.rtn import round_to_nearest
+from quantizer.recipe import Choice, Scheme
 
 
 def layer(inputs, outputs=40, loud=(3, 17)):

@@ -7,13 +7,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from quantizer.matrix import QuantizedMatrix
-from quantizer.packing import pack, packed_bytes
-from quantizer.rounding import round_to_nearest
-from quantizer.scales import plan_scales
-from quantizer.scheme import BITS, GROUP_SIZES, SCALE_BITS, Choice, Scheme
-from quantizer.search import search_matrix
-from quantizer.unpacking import dequantize_packed, require_round_trip
+from quantizer.algorithms.grid_search import search_matrix
+from quantizer.algorithms.rtn import round_to_nearest
+from quantizer.recipe import BITS, GROUP_SIZES, SCALE_BITS, Choice, Scheme
+from quantizer.storage.matrix import QuantizedMatrix
+from quantizer.storage.packing import pack, packed_bytes
+from quantizer.storage.scales import plan_scales
+from quantizer.storage.unpacking import dequantize_packed, require_round_trip
 from runtime.errors import QuantizationError
 
 SCHEMES = st.builds(

@@ -6,9 +6,9 @@ import pytest
 
 from quantizer.gate import parse_gate
 from quantizer.presets import PRESETS, Storage, make_recipe, read_recipe
-from quantizer.scheme import Choice, Scheme
+from quantizer.recipe import Choice, Scheme
+from runtime.bundle.manifest import Quality
 from runtime.errors import QuantizationError
-from runtime.manifest import Quality
 
 
 def test_nothing_said_is_the_balanced_preset():
@@ -100,8 +100,8 @@ def test_wrong_gates_say_what_is_right(text):
 
 
 def test_presets_survive_json():
-    from quantizer.scheme import Recipe
-    from runtime import strict_json
+    from quantizer.recipe import Recipe
+    from runtime.bundle import json_codec
 
     for recipe in PRESETS.values():
-        assert strict_json.decode(Recipe, json.loads(json.dumps(strict_json.encode(recipe)))) == recipe
+        assert json_codec.decode(Recipe, json.loads(json.dumps(json_codec.encode(recipe)))) == recipe

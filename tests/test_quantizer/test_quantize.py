@@ -8,17 +8,16 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 
-from quantizer.calibration_text import split
-from quantizer.evaluate import Model, evaluate
-from quantizer.graphs import load_graphs
+from quantizer.calibration.data import split
+from quantizer.evaluation.kl import Model, evaluate
+from quantizer.graph.graphs import load_graphs
 from quantizer.quantize import quantize
-from quantizer.scheme import Choice, Recipe, Scheme
-from quantizer.unpacking import dequantize_packed
-from quantizer.weights_file import read_tensor
-from runtime import strict_json
-from runtime.bundle import open_bundle
+from quantizer.recipe import Choice, Recipe, Scheme
+from quantizer.storage.unpacking import dequantize_packed
+from quantizer.storage.weights_file import read_tensor
+from runtime.bundle import json_codec, open_bundle
 from runtime.errors import BundleError, QuantizationError
-from runtime.session import open_session
+from runtime.ort.session import open_session
 
 TABLE = Choice(Scheme(8, 32, symmetric=True))
 INT4 = Recipe(Choice(Scheme(4, 32)), TABLE)
@@ -84,7 +83,7 @@ def test_stored_weights_are_what_the_recipe_says(tiny_bundle, int4):
 
 
 def packed_of(node):
-    from quantizer.packing import PackedMatrix
+    from quantizer.storage.packing import PackedMatrix
 
     cast, graph = node.inputs[2].producer(), node.graph
     scales = read_tensor(graph.initializers[cast.inputs[0].name].const_value)
@@ -106,7 +105,7 @@ def external(value):
 
 def test_recipe_in_the_manifest_reproduces_the_file(tiny_bundle, int4, tmp_path):
     folder, result = int4
-    again = strict_json.decode(Recipe, strict_json.encode(result.manifest.quantization.recipe))
+    again = json_codec.decode(Recipe, json_codec.encode(result.manifest.quantization.recipe))
     quantize(tiny_bundle, tmp_path / "again", again)
     assert (tmp_path / "again" / "weights.bin").read_bytes() == (folder / "weights.bin").read_bytes()
 
@@ -163,8 +162,8 @@ PEAK = """
 import sys
 from pathlib import Path
 from quantizer.quantize import quantize
-from quantizer.scheme import Choice, Recipe, Scheme
-from runtime.memory import peak_memory
+from quantizer.recipe import Choice, Recipe, Scheme
+from runtime.host.memory import peak_memory
 before = peak_memory()
 quantize(Path(sys.argv[1]), Path(sys.argv[2]), Recipe(Choice(Scheme(4)), Choice(Scheme(8, 32, symmetric=True))))
 print(peak_memory() - before)

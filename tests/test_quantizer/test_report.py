@@ -6,8 +6,8 @@ import xml.etree.ElementTree as ET
 import pytest
 from click.testing import CliRunner
 
-from quantizer.plots import bar_plot, line_plot, scatter_plot
-from runtime.cli import main
+from quantizer.evaluation.plots import bar_plot, line_plot, scatter_plot
+from runtime.cli.main import main
 
 
 def call(*arguments):

@@ -5,15 +5,15 @@ import onnx_ir as ir
 import onnxruntime as ort
 import pytest
 
-from quantizer.graphs import save_graph
-from quantizer.method import NO_OUTLIERS
-from quantizer.rewrite import rewrite_graph
-from quantizer.rounding import round_to_nearest
-from quantizer.scales import plan_scales
-from quantizer.scheme import Scheme
-from quantizer.sites import find_sites
-from quantizer.storing import store_codes
-from quantizer.weights_file import WeightsWriter
+from quantizer.algorithms.registry import NO_OUTLIERS
+from quantizer.algorithms.rtn import round_to_nearest
+from quantizer.graph.graphs import save_graph
+from quantizer.graph.rewrite import rewrite_graph
+from quantizer.graph.sites import find_sites
+from quantizer.recipe import Scheme
+from quantizer.storage.scales import plan_scales
+from quantizer.storage.storing import store_codes
+from quantizer.storage.weights_file import WeightsWriter
 
 RNG = np.random.default_rng(0)
 SCHEMES = [

@@ -3,12 +3,12 @@
 import numpy as np
 import pytest
 
-from quantizer.graphs import load_graphs
-from quantizer.kv_scales import largest_values
+from quantizer.graph.graphs import load_graphs
+from quantizer.kv_cache.rope_pairs import find_rope_pairs
+from quantizer.kv_cache.scales import largest_values
 from quantizer.progress import silent
-from quantizer.rope_pairs import find_rope_pairs
-from runtime.bundle import open_bundle
-from runtime.executor import OnnxExecutor
+from runtime.bundle.bundle import open_bundle
+from runtime.ort.executor import OnnxExecutor
 
 TOKENS = np.random.default_rng(0).permutation(np.arange(4, 128))
 

@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from quantizer.rounding import round_to_nearest, symmetric_levels
-from quantizer.scheme import BITS, GROUP_SIZES, Scheme
+from quantizer.algorithms.rtn import round_to_nearest, symmetric_levels
+from quantizer.recipe import BITS, GROUP_SIZES, Scheme
 
 SCHEMES = st.builds(Scheme, st.sampled_from(BITS), st.sampled_from(GROUP_SIZES), st.booleans())
 
@@ -62,7 +62,7 @@ def test_scales_are_exact_in_their_stored_type():
 def test_chunks_do_not_show(monkeypatch):
     weight = matrix(2, 50, 96)
     whole = round_to_nearest(weight, Scheme(4))
-    monkeypatch.setattr("quantizer.rounding._CHUNK", 7 * 96)
+    monkeypatch.setattr("quantizer.algorithms.rtn._CHUNK", 7 * 96)
     assert np.array_equal(round_to_nearest(weight, Scheme(4)).codes, whole.codes)
 
 

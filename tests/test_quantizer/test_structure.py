@@ -3,14 +3,14 @@
 import numpy as np
 import pytest
 
-from quantizer.evaluate import Model
-from quantizer.float_copy import write_float_copy
-from quantizer.fold import plan_folding
-from quantizer.graphs import load_graphs
-from quantizer.permute import plan_permutations
-from quantizer.rearrange import Axis, Rearrangements
-from quantizer.structure import find_structure
-from runtime.bundle import open_bundle
+from quantizer.evaluation.kl import Model
+from quantizer.graph.graphs import load_graphs
+from quantizer.storage.float_copy import write_float_copy
+from quantizer.transforms.discover import find_structure
+from quantizer.transforms.equivalent import Axis, Rearrangements
+from quantizer.transforms.permute import plan_permutations
+from quantizer.transforms.smooth import plan_folding
+from runtime.bundle.bundle import open_bundle
 
 IDS = np.array([[5, 6, 7, 8, 9, 10, 11, 12]])
 

@@ -4,10 +4,10 @@ from dataclasses import replace
 
 import pytest
 
+from quantizer.allocation.candidates import choice_for, schemes_of, ways_of
+from quantizer.graph.sites import Site
 from quantizer.presets import Storage, make_recipe
-from quantizer.scheme import GROUP_SIZES
-from quantizer.sites import Site
-from quantizer.ways import choice_for, schemes_of, ways_of
+from quantizer.recipe import GROUP_SIZES
 
 MATRIX = Site("down", "down.weight", "linear", 576, 1536, transposed=True)
 TABLE = Site("embed", "embed.weight", "table", 49152, 576, transposed=False)

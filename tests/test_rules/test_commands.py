@@ -8,7 +8,7 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from runtime.cli import COMMANDS, main
+from runtime.cli.main import COMMANDS, main
 
 ROOT = Path(__file__).parents[2]
 
@@ -32,7 +32,7 @@ def test_the_list_of_commands_names_each():
 
 
 def test_a_percent_sign_in_the_help_is_a_percent_sign(monkeypatch):
-    monkeypatch.setitem(COMMANDS, "discount", ("runtime.commands.run", "run", "cpu", "Saves 50 % of %s and %(x)d."))
+    monkeypatch.setitem(COMMANDS, "discount", ("runtime.cli.run", "run", "cpu", "Saves 50 % of %s and %(x)d."))
     assert "Saves 50 % of %s and %(x)d." in help_of()
 
 

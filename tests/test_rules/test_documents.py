@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 import runtime
-from exporter.family_table import families_as_markdown
-from runtime.manifest import FORMAT_VERSION, parse_manifest
-from runtime.ports import INPUT_ROLES
+from exporter.families import families_as_markdown
+from runtime.bundle.manifest import FORMAT_VERSION, parse_manifest
+from runtime.bundle.tensor_specs import INPUT_ROLES
 
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = ["README.md", "CONTRIBUTING.md", "CHANGELOG.md", "FAMILIES.md", "FORMAT.md"]
@@ -37,7 +37,7 @@ def test_the_example_of_the_format_is_a_manifest():
 
 
 def test_the_format_speaks_of_every_key_and_role():
-    keys = list(runtime.manifest.Manifest.__dataclass_fields__)
+    keys = list(runtime.bundle.manifest.Manifest.__dataclass_fields__)
     assert [key for key in [*keys, *INPUT_ROLES["prefill"]] if f"`{key}" not in text_of("FORMAT.md")] == []
 
 

@@ -50,4 +50,4 @@ def test_types_and_licence_are_shipped(wheel):
 
 def test_the_command_is_onnxlm(wheel):
     entry = next(name for name in wheel.namelist() if name.endswith("entry_points.txt"))
-    assert wheel.read(entry).decode().split("\n")[1] == "onnxlm = runtime.cli:main"
+    assert wheel.read(entry).decode().split("\n")[1] == "onnxlm = runtime.cli.main:main"

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from runtime.manifest import (
+from runtime.bundle.manifest import (
     Architecture,
     Graph,
     Graphs,
@@ -30,7 +30,7 @@ from runtime.manifest import (
     Tokens,
     Verification,
 )  # fmt: skip
-from runtime.session import operator_has_input
+from runtime.ort.session import operator_has_input
 
 VOCAB = 320
 CONTEXT = 256
@@ -71,7 +71,7 @@ def batching_bundle(tmp_path_factory: pytest.TempPathFactory, tiny_bundle: Path)
 
 
 def _write_bundle(folder: Path, tiny_bundle: Path, *, counts: bool) -> Path:
-    from runtime.bundle import write_manifest
+    from runtime.bundle.bundle import write_manifest
 
     shutil.copy(tiny_bundle / "tokenizer.json", folder)
     graphs = [_write_graph(folder, "prefill", counts), _write_graph(folder, "decode", counts=False)]

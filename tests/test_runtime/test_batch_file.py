@@ -6,7 +6,7 @@ from click.testing import CliRunner
 import runtime
 from runtime.batch_file import BatchFile
 from runtime.batch_lines import BatchDefaults
-from runtime.cli import main
+from runtime.cli.main import main
 
 DEFAULTS = BatchDefaults({"max_tokens": 6, "temperature": 0.0, "ignore_eos": True})
 GOOD = [

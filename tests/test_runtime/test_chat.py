@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 from jinja2 import TemplateError
 
-from runtime.chat import ChatTemplate
+from runtime.chat.template import ChatTemplate
 from runtime.errors import ChatTemplateError, RequestError
 
 FOLDER = Path(__file__).parent / "chat_templates"

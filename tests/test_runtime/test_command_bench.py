@@ -5,8 +5,8 @@ import json
 import pytest
 from click.testing import CliRunner
 
-from runtime.benchmark import CacheSaving, interleave
-from runtime.cli import main
+from runtime.bench.graphs import CacheSaving, interleave
+from runtime.cli.main import main
 
 
 def bench(*arguments: str) -> str:
@@ -72,7 +72,7 @@ def test_a_list_that_is_none_is_a_usage_error(tiny_bundle, value):
 
 
 def test_a_cold_start_that_fails_says_why(tiny_bundle, tmp_path):
-    from runtime.cold_start import measure_cold_start
+    from runtime.bench.cold_start import measure_cold_start
     from runtime.errors import ExecutionError
 
     with pytest.raises(ExecutionError, match="no such folder"):

@@ -4,11 +4,11 @@ import json
 
 from click.testing import CliRunner
 
-from runtime import diagnosis
-from runtime.cli import main
-from runtime.diagnosis import Diagnosis, Provider, diagnose
-from runtime.installation import Package, onnxruntime_wheels, packages
-from runtime.machine import Machine, read_bandwidth, this_machine, usable_cores
+from runtime.cli.main import main
+from runtime.host import doctor
+from runtime.host.doctor import Diagnosis, Provider, diagnose
+from runtime.host.machine import Machine, read_bandwidth, this_machine, usable_cores
+from runtime.host.packages import Package, onnxruntime_wheels, packages
 
 PLAIN = Machine("Linux x86_64", "a processor", 4, (), 8 << 30, 10e9)
 
@@ -32,7 +32,7 @@ def test_cuda_says_what_is_missing():
 
 
 def test_two_wheels_are_a_problem_with_a_remedy(monkeypatch):
-    monkeypatch.setattr(diagnosis, "onnxruntime_wheels", lambda: ("onnxruntime 1.32.0", "onnxruntime-gpu 1.31.1"))
+    monkeypatch.setattr(doctor, "onnxruntime_wheels", lambda: ("onnxruntime 1.32.0", "onnxruntime-gpu 1.31.1"))
     (problem,) = diagnose(PLAIN).problems
     assert "overwrite each other" in problem
     assert "pip uninstall -y onnxruntime onnxruntime-gpu" in problem
@@ -43,7 +43,7 @@ def test_one_wheel_is_installed_here():
 
 
 def test_an_old_package_is_a_problem(monkeypatch):
-    monkeypatch.setattr(diagnosis, "packages", lambda: (Package("numpy", "base", "1.9.0", "1.26"),))
+    monkeypatch.setattr(doctor, "packages", lambda: (Package("numpy", "base", "1.9.0", "1.26"),))
     assert diagnose(PLAIN).problems == ("numpy 1.9.0 is older than 1.26: pip install --upgrade 'onnxlm'",)
 
 
@@ -61,7 +61,7 @@ def test_packages_come_from_our_own_metadata():
 
 def test_a_cpu_that_does_not_run_is_exit_code_1(monkeypatch):
     broken = Diagnosis((Provider("cpu", "it is a toaster"),), {}, ("it is a toaster",), ())
-    monkeypatch.setattr(diagnosis, "diagnose", lambda _: broken)
+    monkeypatch.setattr(doctor, "diagnose", lambda _: broken)
     done = CliRunner().invoke(main, ["doctor", "--quick"])
     assert done.exit_code == 1
     assert "PROBLEM    it is a toaster" in done.output

@@ -7,11 +7,11 @@ import onnx
 import pytest
 from click.testing import CliRunner
 
-from runtime.bundle import open_bundle, write_manifest
-from runtime.cli import main
+from runtime.bundle.bundle import open_bundle, write_manifest
+from runtime.bundle.inspection import inspect_bundle
+from runtime.cli.main import main
 from runtime.errors import ExecutionError, IntegrityError
-from runtime.inspection import inspect_bundle
-from runtime.session import open_session
+from runtime.ort.session import open_session
 
 
 @pytest.fixture(scope="module")

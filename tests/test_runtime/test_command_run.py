@@ -11,9 +11,9 @@ import pytest
 from click.testing import CliRunner
 
 import runtime
-from runtime.cli import main
-from runtime.commands.conversation import Conversation
-from runtime.commands.streaming import Pace, show
+from runtime.cli.conversation import Conversation
+from runtime.cli.main import main
+from runtime.cli.streaming import Pace, show
 
 PARAMS = runtime.SamplingParams(max_tokens=8, temperature=0.0, ignore_eos=True)
 
@@ -175,7 +175,7 @@ class Terminal:
         self.screen, inside = pty.openpty()
         # A run of these tests in the background has SIGINT ignored, and a child would inherit that.
         listening = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"
-        code = f"{listening}; from runtime.cli import main; main()"
+        code = f"{listening}; from runtime.cli.main import main; main()"
         command = [sys.executable, "-c", code, "run", *arguments]
         self.process = subprocess.Popen(command, stdin=inside, stdout=inside, stderr=inside, start_new_session=True)
         os.close(inside)

@@ -5,9 +5,9 @@ import ctypes
 import numpy as np
 import pytest
 
-from runtime.cuda_rows import CudaRows
+from runtime.cache.cuda import CudaRows
+from runtime.cache.host import CacheTensor, PagedRows
 from runtime.errors import ExecutionError
-from runtime.kv_cache import CacheTensor, PagedRows
 
 TENSORS = [
     CacheTensor("key", kv_heads=3, head_width=16, dtype=np.dtype(np.float16)),
@@ -34,7 +34,7 @@ class HostRuntime:
 
 @pytest.fixture
 def rows(monkeypatch: pytest.MonkeyPatch) -> CudaRows:
-    monkeypatch.setattr("runtime.cuda_copies.load_cuda_runtime", HostRuntime)
+    monkeypatch.setattr("runtime.cache.cuda_copies.load_cuda_runtime", HostRuntime)
     monkeypatch.setattr(CudaRows, "device", "cpu")
     return CudaRows(TENSORS, 4, 4000)
 

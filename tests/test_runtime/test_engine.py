@@ -12,9 +12,9 @@ import pytest
 from engine_waits import idle, wait_until
 
 from runtime import LLM, Delta, EngineOptions, ExecutionError, QueueFullError, SamplingParams
-from runtime.binding import FloatArray, IntArray
-from runtime.bundle import open_bundle
-from runtime.executor import OnnxExecutor
+from runtime.bundle.bundle import open_bundle
+from runtime.ort.binding import FloatArray, IntArray
+from runtime.ort.executor import OnnxExecutor
 
 Continuation = Callable[[list[int], int], list[int]]
 CONTEXT = 256

@@ -7,11 +7,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from runtime.bundle import open_bundle
+from runtime.bundle.bundle import open_bundle
 from runtime.errors import BundleError, ExecutionError
-from runtime.executor import OnnxExecutor
-from runtime.session import operator_has_input
-from runtime.step_executor import StepInterrupted
+from runtime.ort.executor import OnnxExecutor
+from runtime.ort.runner_protocol import StepInterrupted
+from runtime.ort.session import operator_has_input
 
 Prompt = list[int]
 
@@ -105,7 +105,7 @@ def test_an_older_onnxruntime_is_told_both_ways_out(
     make_bundle: Callable[..., Path], tiny_checkpoint: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bundle = open_bundle(make_bundle(tiny_checkpoint, target_ort="1.32"))
-    monkeypatch.setattr("runtime.session.operator_has_input", lambda *_: False)
+    monkeypatch.setattr("runtime.ort.session.operator_has_input", lambda *_: False)
     with pytest.raises(BundleError, match=r"Upgrade ONNX Runtime, or export the model again with --target-ort 1\.31"):
         OnnxExecutor(bundle, rows=1)
 
@@ -175,8 +175,8 @@ def test_the_synthetic_model_says_what_its_formula_says(
 def test_without_pages_rows_grow_and_the_bits_are_the_same(
     executor: OnnxExecutor, tiny_bundle: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("runtime.executor.pages_supported", lambda: False)
-    monkeypatch.setattr("runtime.kv_cache._GROWTH_BUCKET", 16)
+    monkeypatch.setattr("runtime.ort.executor.pages_supported", lambda: False)
+    monkeypatch.setattr("runtime.cache.host._GROWTH_BUCKET", 16)
     growing = OnnxExecutor(open_bundle(tiny_bundle), rows=2, threads=1)
     tokens = ids(7, 150)
     for length in (10, 60, 150):  # grows twice on the way

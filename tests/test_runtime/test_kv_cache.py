@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runtime.block_pool import BlockPool
-from runtime.kv_cache import CacheTensor, GrowingRows, PagedRows, next_bucket, paged_capacity
-from runtime.memory import resident_memory
+from runtime.cache.blocks import BlockPool
+from runtime.cache.host import CacheTensor, GrowingRows, PagedRows, next_bucket, paged_capacity
+from runtime.host.memory import resident_memory
 
 FLOAT = CacheTensor("key", kv_heads=3, head_width=64, dtype=np.dtype(np.float32))
 BYTES = CacheTensor("value", kv_heads=2, head_width=32, dtype=np.dtype(np.int8))

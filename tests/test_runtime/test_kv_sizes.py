@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from runtime import LLM, SamplingParams
-from runtime.bundle import open_bundle
-from runtime.executor import OnnxExecutor
-from runtime.kv_sizes import kv_bytes_per_token, positions_computed, tokens_that_fit
+from runtime.bundle.bundle import open_bundle
+from runtime.cache.layout import kv_bytes_per_token, positions_computed, tokens_that_fit
+from runtime.ort.executor import OnnxExecutor
 
 MIB, GIB = 1 << 20, 1 << 30
 

@@ -12,9 +12,9 @@ import pytest
 
 import runtime
 from runtime import LLM, AsyncLLM, Completion, EngineOptions, PromptTooLongError, RequestError, SamplingParams
-from runtime.bundle import open_bundle
-from runtime.determinism import check_determinism
-from runtime.executor import OnnxExecutor
+from runtime.bundle.bundle import open_bundle
+from runtime.ort.batch_invariance import check_determinism
+from runtime.ort.executor import OnnxExecutor
 
 GREEDY = SamplingParams(max_tokens=24, temperature=0, logprobs=2, ignore_eos=True)
 
@@ -160,7 +160,7 @@ def test_async_streams_run_together(tiny_bundle: Path, llm: LLM) -> None:
 
 
 def test_cancelling_a_task_cancels_its_request(tiny_bundle: Path) -> None:
-    async def main() -> runtime.engine.EngineStats:
+    async def main() -> runtime.engine.engine.EngineStats:
         async with AsyncLLM(tiny_bundle, options=EngineOptions(threads=1)) as model:
             params = SamplingParams(max_tokens=250, ignore_eos=True)
             task = asyncio.create_task(model.generate("the", params))

@@ -6,8 +6,8 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
+from runtime.bundle.onnx_outline import read_outline
 from runtime.errors import IntegrityError
-from runtime.onnx_file import read_outline
 
 
 @pytest.mark.parametrize("phase", ["prefill", "decode"])

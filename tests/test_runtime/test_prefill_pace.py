@@ -2,7 +2,7 @@
 
 import pytest
 
-from runtime.prefill_pace import Pending, PrefillPace
+from runtime.engine.prefill_policy import Pending, PrefillPace
 
 LONG = Pending(left=10_000, whole=10_000)
 SHORT = Pending(left=300, whole=300)

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from runtime import LLM, EngineOptions, SamplingParams
-from runtime.kv_cache import Array
-from runtime.prefix_cache import PrefixCache
+from runtime.cache.host import Array
+from runtime.cache.prefix_cache import PrefixCache
 
 BLOCK = 4
 BLOCK_BYTES = BLOCK * 8

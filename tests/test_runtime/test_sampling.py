@@ -5,9 +5,9 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from runtime.errors import ExecutionError, RequestError
-from runtime.logprobs import token_logprob
 from runtime.options import SamplingParams
-from runtime.sampling import Sampler, cut_off
+from runtime.sampling.logprobs import token_logprob
+from runtime.sampling.sampler import Sampler, cut_off
 
 LOGITS = np.array([1.0, 3.0, 2.0, -1.0, 0.5], np.float32)
 

@@ -8,12 +8,12 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from runtime.block_pool import BlockPool
+from runtime.cache.blocks import BlockPool
+from runtime.cache.recurrent import StateRows, state_places
+from runtime.cache.state_memory import HostStates, StateTensor
+from runtime.engine.request import Sequence, Status
+from runtime.engine.scheduler import Limits, Scheduler
 from runtime.errors import PromptTooLongError
-from runtime.scheduler import Limits, Scheduler
-from runtime.sequence import Sequence, Status
-from runtime.state_memory import HostStates, StateTensor
-from runtime.state_rows import StateRows, state_places
 
 CONTEXT = 40
 

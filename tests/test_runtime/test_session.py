@@ -10,11 +10,11 @@ from types import SimpleNamespace
 import onnxruntime
 import pytest
 
-from runtime.bundle import open_bundle
-from runtime.cuda_libraries import missing_for_cuda
+from runtime.bundle.bundle import open_bundle
 from runtime.errors import ExecutionError, ManifestError, OnnxlmError, ProviderError
-from runtime.executor import OnnxExecutor
-from runtime.session import check_session, choose_provider, open_session, operator_has_input, translated
+from runtime.ort.cuda_check import missing_for_cuda
+from runtime.ort.executor import OnnxExecutor
+from runtime.ort.session import check_session, choose_provider, open_session, operator_has_input, translated
 
 pytestmark = pytest.mark.skipif(
     "CUDAExecutionProvider" in onnxruntime.get_available_providers(), reason="these describe the CPU wheel"
@@ -51,7 +51,7 @@ def test_a_missing_driver_is_named() -> None:
 
 
 def test_a_missing_library_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("runtime.cuda_libraries._missing_driver", lambda: None)
+    monkeypatch.setattr("runtime.ort.cuda_check._missing_driver", lambda: None)
     gpu_wheel = SimpleNamespace(get_available_providers=lambda: ["CUDAExecutionProvider"], __file__="/nowhere/x.py")
     said = missing_for_cuda(gpu_wheel)
     assert said is not None
@@ -103,7 +103,7 @@ def test_a_failing_run_is_our_error(tiny_bundle: Path) -> None:
 def test_without_onnxruntime_the_error_names_both_extras() -> None:
     code = (
         "import sys, json; sys.modules['onnxruntime'] = None\n"
-        "from runtime.session import onnxruntime\n"
+        "from runtime.ort.session import onnxruntime\n"
         "try:\n    onnxruntime()\nexcept Exception as e:\n    print(json.dumps([type(e).__name__, str(e)]))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

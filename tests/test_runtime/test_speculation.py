@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from runtime import LLM, EngineOptions, OptionError, RequestError, SamplingParams
-from runtime.bundle import open_bundle
-from runtime.executor import OnnxExecutor
-from runtime.speculation import PromptLookup
+from runtime.bundle.bundle import open_bundle
+from runtime.engine.speculation import PromptLookup
+from runtime.ort.executor import OnnxExecutor
 
 COPY = [5, 6, 7, 8, 9, 10, 11, 12]
 

@@ -8,9 +8,9 @@ import pytest
 import runtime
 from runtime.errors import ExecutionError, MissingDependencyError, RequestError
 from runtime.options import SamplingParams
-from runtime.sampling import Sampler
-from runtime.structured import Grammars, StructuredOutput
-from runtime.text import Tokenizer
+from runtime.sampling.grammar import Grammars, StructuredOutput
+from runtime.sampling.sampler import Sampler
+from runtime.text.tokenizer import Tokenizer
 
 VOCAB = 330  # ten more than the tokenizer has
 EOS = 2

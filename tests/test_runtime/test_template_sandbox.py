@@ -6,8 +6,8 @@ import tracemalloc
 
 import pytest
 
+from runtime.chat.sandbox import SandboxedTemplate
 from runtime.errors import ChatTemplateError
-from runtime.template_sandbox import SandboxedTemplate
 
 DATA = {"messages": [{"role": "user", "content": "Hello"}], "text": "aaaa" * 1000}
 

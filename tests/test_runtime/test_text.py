@@ -9,7 +9,7 @@ from tokenizers import AddedToken, decoders, models, pre_tokenizers, processors
 from tokenizers import Tokenizer as HuggingFaceTokenizer
 
 from runtime.errors import BundleError, RequestError
-from runtime.text import Detokenizer, StopStrings, Tokenizer
+from runtime.text.tokenizer import Detokenizer, StopStrings, Tokenizer
 
 TEXTS = [
     "Hello, world",

@@ -7,13 +7,13 @@ from hypothesis import strategies as st
 from tokenizers import AddedToken
 from tokenizers import Tokenizer as HuggingFaceTokenizer
 
+from runtime.chat.formats.tool_calls import ToolCallReader, family_of, parse_tool_calls
+from runtime.chat.formats.tool_grammar import tool_grammar
 from runtime.errors import RequestError
 from runtime.options import SamplingParams
-from runtime.sampling import Sampler
-from runtime.structured import Grammars
-from runtime.text import Detokenizer, Tokenizer
-from runtime.tool_calls import ToolCallReader, family_of, parse_tool_calls
-from runtime.tool_grammar import tool_grammar
+from runtime.sampling.grammar import Grammars
+from runtime.sampling.sampler import Sampler
+from runtime.text.tokenizer import Detokenizer, Tokenizer
 
 FAMILIES = ("hermes", "mistral", "granite", "llama")
 ADD = '{"name": "add", "arguments": {"a": 1, "b": "é"}}'

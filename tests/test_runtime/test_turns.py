@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 from runtime import LLM, EngineOptions, SamplingParams
-from runtime.binding import FloatArray, IntArray
-from runtime.bundle import open_bundle
-from runtime.executor import OnnxExecutor
-from runtime.scheduler import Chunk
-from runtime.turns import Turns
+from runtime.bundle.bundle import open_bundle
+from runtime.engine.core import Turns
+from runtime.engine.scheduler import Chunk
+from runtime.ort.binding import FloatArray, IntArray
+from runtime.ort.executor import OnnxExecutor
 
 
 def prompts(seed: int, number: int, longest: int) -> list[list[int]]:
@@ -76,7 +76,7 @@ def test_beside_a_reader_a_long_prompt_waits_for_many_tokens_between_two_chunks(
     synthetic_bundle: Path, monkeypatch: pytest.MonkeyPatch, speculation: int
 ) -> None:
     for name in ("_HARDLY_SEEN", "_LONG_PROMPT", "_READING_SECONDS", "_PAUSE_SECONDS", "_PAUSE_STEPS"):
-        monkeypatch.setattr(f"runtime.prefill_pace.{name}", 0)
+        monkeypatch.setattr(f"runtime.engine.prefill_policy.{name}", 0)
     options = EngineOptions(max_concurrency=2, speculation=speculation)
     generated: list[int] = []
     with LLM(synthetic_bundle, options=options) as llm:

@@ -16,9 +16,9 @@ import pytest
 import uvicorn
 
 from runtime import EngineOptions
-from runtime.bundle import open_bundle
-from runtime.executor import OnnxExecutor
-from runtime.model import Model
+from runtime.bundle.bundle import open_bundle
+from runtime.client import Model
+from runtime.ort.executor import OnnxExecutor
 from runtime.server.app import create_app
 from runtime.server.options import ServerOptions
 

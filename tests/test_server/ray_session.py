@@ -12,8 +12,8 @@ import ray
 import ray.data
 from ray import serve
 
-from runtime.server.ray_app import application
-from runtime.server.ray_batch import answer_dataset
+from runtime.ray.batch import answer_dataset
+from runtime.ray.serve import application
 
 CHAT = {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 8, "seed": 1, "temperature": 1}
 

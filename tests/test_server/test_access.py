@@ -8,7 +8,7 @@ import openai
 import pytest
 
 from runtime.errors import OptionError
-from runtime.server.access import read_keys
+from runtime.server.auth import read_keys
 
 KEYS = ("first-key-1234", "second-key-5678")
 PATHS = ["/", "/v1/models", "/metrics", "/version", "/status", "/openapi.json", "/page/page.js", "/nothing"]

@@ -7,7 +7,7 @@ import time
 import httpx
 import pytest
 
-from runtime.server.response_fields import LOGPROBS
+from runtime.server.openai.responses.protocol import LOGPROBS
 
 CHAT = "/v1/chat/completions"
 HEADERS = {"content-type": "application/json"}

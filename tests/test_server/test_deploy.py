@@ -11,8 +11,8 @@ import click
 import pytest
 import yaml
 
-from runtime.cli import main
-from runtime.server.access import OPEN_PATHS
+from runtime.cli.main import main
+from runtime.server.auth import OPEN_PATHS
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 

@@ -161,8 +161,8 @@ def test_health_sees_an_engine_that_stands_still(shaky, faulty):
 
 
 def test_an_engine_that_dies_is_an_error_and_a_red_health(start, chat_bundle, caplog):
-    from runtime.bundle import open_bundle
-    from runtime.executor import OnnxExecutor
+    from runtime.bundle.bundle import open_bundle
+    from runtime.ort.executor import OnnxExecutor
 
     class Dying:
         def __init__(self):

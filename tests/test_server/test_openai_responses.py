@@ -6,7 +6,7 @@ import json
 import openai
 import pytest
 
-from runtime.server.response_fields import LOGPROBS
+from runtime.server.openai.responses.protocol import LOGPROBS
 
 SCHEMA = {
     "type": "object",

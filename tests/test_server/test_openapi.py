@@ -17,8 +17,8 @@ from schemathesis.specs.openapi.checks import (
 )
 
 from runtime import EngineOptions
-from runtime.server.fields import ChatFields
-from runtime.server.openapi import document, schema_of
+from runtime.server.openai.protocol import ChatFields
+from runtime.server.openai.schema import document, schema_of
 
 CASES = int(os.environ.get("ONNXLM_SCHEMA_CASES", "240"))
 SCHEMA = schemathesis.openapi.from_dict(document(keys=False))

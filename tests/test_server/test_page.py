@@ -11,7 +11,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from runtime.executor import OnnxExecutor
+from runtime.ort.executor import OnnxExecutor
 
 ELEMENT = "element-6066-11e4-a52e-4f735466cecf"  # how the WebDriver protocol names a reference to one
 OPTIONS = ["--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--window-size=1200,800"]

@@ -10,7 +10,7 @@ import pytest
 
 import runtime
 from runtime.errors import MissingDependencyError, OptionError
-from runtime.server.ray_app import RayOptions, application
+from runtime.ray.serve import RayOptions, application
 
 SESSION = Path(__file__).with_name("ray_session.py")
 needs_ray = pytest.mark.skipif(find_spec("ray") is None, reason="ray is not installed: pip install 'onnxlm[ray]'")

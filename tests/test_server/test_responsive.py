@@ -9,8 +9,8 @@ import threading
 import pytest
 
 from runtime.server import process
-from runtime.server.log_thread import LogThread
-from runtime.server.turnstile import AT_A_TIME, Turnstile
+from runtime.server.logging import LogThread
+from runtime.server.throttle import AT_A_TIME, Turnstile
 
 
 async def begun_in_each_round(paths):

@@ -12,7 +12,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-COMMAND = [sys.executable, "-c", "from runtime.cli import main; main()", "serve"]
+COMMAND = [sys.executable, "-c", "from runtime.cli.main import main; main()", "serve"]
 LONG = {"messages": [{"role": "user", "content": "a secret"}], "max_tokens": 1200, "ignore_eos": True, "stream": True}
 
 
@@ -139,6 +139,6 @@ def test_two_bundles_of_one_name_are_refused(chat_bundle, runner):
 def runner():
     from click.testing import CliRunner
 
-    from runtime.cli import main
+    from runtime.cli.main import main
 
     return lambda arguments: CliRunner().invoke(main, ["serve", *arguments])

@@ -8,14 +8,14 @@ from dataclasses import replace
 
 import pytest
 
-from runtime.engine import EngineStats
+from runtime.engine.engine import EngineStats
 from runtime.errors import OptionError
-from runtime.server.admission import Admission
-from runtime.server.error_answers import ApiError
-from runtime.server.heartbeat import Heartbeat
+from runtime.server.health import Heartbeat
+from runtime.server.limits import Admission
+from runtime.server.openai.errors import ApiError
+from runtime.server.openai.token_texts import TokenTexts
 from runtime.server.options import ServerOptions
-from runtime.server.request_record import JsonLines
-from runtime.server.token_texts import TokenTexts
+from runtime.server.request_log import JsonLines
 
 IDLE = EngineStats(0, 0, 0, 8, 0, 0, 0, 0, 0, heartbeat=0.0, alive=True)
 CHAT = {"messages": [{"role": "user", "content": "Hello secret"}], "max_tokens": 5}

@@ -4,8 +4,8 @@ import httpx
 import openai
 import pytest
 
-from runtime.server.error_answers import ApiError
-from runtime.server.response_store import ResponseStore, StoredResponse
+from runtime.server.openai.errors import ApiError
+from runtime.server.openai.responses.store import ResponseStore, StoredResponse
 
 
 def ask(client, given, **options):

@@ -9,10 +9,10 @@ import pytest
 from click.testing import CliRunner
 
 from runtime import LLM, EngineOptions, OptionError, SamplingParams
-from runtime.benchmark import Bench
-from runtime.bundle import open_bundle
-from runtime.cli import main
-from runtime.executor import OnnxExecutor
+from runtime.bench.graphs import Bench
+from runtime.bundle.bundle import open_bundle
+from runtime.cli.main import main
+from runtime.ort.executor import OnnxExecutor
 
 
 def command(*arguments: object) -> str:

@@ -11,9 +11,9 @@ from engine_waits import idle, wait_until
 
 from runtime import LLM, Completion, EngineOptions, ExecutionError, SamplingParams
 from runtime.batch import Batch
-from runtime.binding import FloatArray, IntArray
-from runtime.bundle import open_bundle
-from runtime.executor import OnnxExecutor
+from runtime.bundle.bundle import open_bundle
+from runtime.ort.binding import FloatArray, IntArray
+from runtime.ort.executor import OnnxExecutor
 
 
 def params(seed: int = 0, **changes: Any) -> SamplingParams:

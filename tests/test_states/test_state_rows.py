@@ -5,11 +5,11 @@ from contextlib import suppress
 import numpy as np
 import pytest
 
-from runtime.cuda_states import CudaStates
+from runtime.cache.cuda_states import CudaStates
+from runtime.cache.pages import PAGE, pages_supported
+from runtime.cache.recurrent import StateRows, state_places
+from runtime.cache.state_memory import HostStates, StateTensor
 from runtime.errors import ExecutionError
-from runtime.pages import PAGE, pages_supported
-from runtime.state_memory import HostStates, StateTensor
-from runtime.state_rows import StateRows, state_places
 
 TENSORS = [StateTensor("conv", (3, 2)), StateTensor("matrix", (40, 5, 10))]
 ROWS = 3
@@ -18,7 +18,7 @@ ROWS = 3
 @pytest.fixture(params=["pages", "no pages"])
 def rows(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> StateRows:
     if request.param == "no pages":
-        monkeypatch.setattr("runtime.state_memory.pages_supported", lambda: False)
+        monkeypatch.setattr("runtime.cache.state_memory.pages_supported", lambda: False)
     return StateRows(HostStates(TENSORS, state_places(ROWS)), ROWS)
 
 
@@ -145,7 +145,7 @@ class HostRuntime:
 
 
 def test_places_on_a_gpu_do_what_places_on_the_host_do(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("runtime.cuda_copies.load_cuda_runtime", HostRuntime)
+    monkeypatch.setattr("runtime.cache.cuda_copies.load_cuda_runtime", HostRuntime)
     monkeypatch.setattr(CudaStates, "device", "cpu")
     both = [StateRows(memory(TENSORS, state_places(ROWS)), ROWS) for memory in (HostStates, CudaStates)]
     for rows in both:

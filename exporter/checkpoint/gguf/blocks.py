@@ -7,8 +7,8 @@ import numpy as np
 
 from runtime.errors import UnsupportedError
 
-from .checkpoint import FloatArray
-from .stored import BlockFormat, Bytes
+from ..base import FloatArray
+from ..stored import BlockFormat, Bytes
 
 
 def block_format(type_name: str, where: str) -> BlockFormat:

@@ -7,21 +7,21 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from exporter.collector import collector_paused
-from exporter.tokenizer_gguf import gguf_tokenizer_files
+from exporter.gc_pause import collector_paused
+from exporter.tokenizer.gguf import gguf_tokenizer_files
 from runtime.errors import CheckpointError, UnsupportedError
 
-from . import gguf_names
-from .checkpoint import Checkpoint, TensorSource
-from .gguf_config import Keys
-from .gguf_family import GgufFamily
-from .gguf_file import GgufFile, GgufTensorInfo
-from .gguf_joined import Joined, JoinedTensor
-from .gguf_orders import read_heads, require_rows
-from .gguf_registry import find_family, read_architecture
-from .gguf_split import read_all_parts
-from .gguf_tensor import GgufTensor, entry_of, rows_of
-from .gguf_tokens import special_ids
+from ..base import Checkpoint, TensorSource
+from . import names
+from .config import Keys
+from .family import GgufFamily
+from .file import GgufFile, GgufTensorInfo
+from .joined import Joined, JoinedTensor
+from .orders import read_heads, require_rows
+from .registry import find_family, read_architecture
+from .split import read_all_parts
+from .tensor import GgufTensor, entry_of, rows_of
+from .tokens import special_ids
 
 
 @collector_paused()
@@ -53,7 +53,7 @@ def _tensors(file: GgufFile, family: GgufFamily, keys: Keys) -> dict[str, Tensor
     tensors: dict[str, TensorSource] = {}
     parts = {part for joined in family.joined.values() for part in joined.parts}
     for info in file.tensors.values():
-        if gguf_names.NOT_WEIGHTS.search(info.name) or _is_extra_layer(info.name, keys.layers):
+        if names.NOT_WEIGHTS.search(info.name) or _is_extra_layer(info.name, keys.layers):
             continue
         if re.sub(r"^blk\.\d+\.", "", info.name) not in parts:
             tensors |= {tensor.name: tensor for tensor in _translated(info, family, keys)}
@@ -84,8 +84,8 @@ def _is_extra_layer(name: str, layers: int) -> bool:
 
 
 def _translated(info: GgufTensorInfo, family: GgufFamily, keys: Keys) -> Iterator[GgufTensor]:
-    names = gguf_names.hugging_face_names(info.name, family.names)
-    if not names:
+    found = names.hugging_face_names(info.name, family.names)
+    if not found:
         raise UnsupportedError(f"{keys.file.path}: tensor {info.name!r} is not known for {family.model_type}.")
     inner = re.sub(r"^blk\.\d+\.", "", info.name)
     stem = re.sub(r"\.(weight|bias)$", "", inner)
@@ -97,7 +97,7 @@ def _translated(info: GgufTensorInfo, family: GgufFamily, keys: Keys) -> Iterato
     order = family.orders[stem](keys, info) if stem in family.orders else None
     columns = family.columns[stem](keys, info) if stem in family.columns else None
     function = family.functions.get(stem)
-    for name, part in zip(names, _row_parts(info, len(names), keys), strict=True):
+    for name, part in zip(found, _row_parts(info, len(found), keys), strict=True):
         if "{e}" not in name:
             yield GgufTensor(name, part, order, transposed, shift, columns, function)
             continue

@@ -8,9 +8,9 @@ import numpy as np
 
 from runtime.errors import CheckpointError, UnsupportedError
 
-from .gguf_blocks import block_format
-from .gguf_file import GgufFile
-from .stored import read_float32
+from ..stored import read_float32
+from .blocks import block_format
+from .file import GgufFile
 
 Settings = dict[str, Any]
 

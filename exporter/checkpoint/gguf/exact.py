@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from .checkpoint import PackedTensor
-from .gguf_blocks import block_format
-from .stored import Bytes, FileRange, chunks, require_finite
+from ..base import PackedTensor
+from ..stored import Bytes, FileRange, chunks, require_finite
+from .blocks import block_format
 
 ONE = b"\x00\x3c"  # 1.0 in float16
 

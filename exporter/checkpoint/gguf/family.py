@@ -3,11 +3,11 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from .gguf_config import Keys, Settings
-from .gguf_joined import Joined
-from .gguf_names import Names
-from .gguf_orders import Order
-from .gguf_tensor import Function
+from .config import Keys, Settings
+from .joined import Joined
+from .names import Names
+from .orders import Order
+from .tensor import Function
 
 
 @dataclass(frozen=True)

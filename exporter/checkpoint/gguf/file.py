@@ -16,7 +16,7 @@ import numpy as np
 
 from runtime.errors import CheckpointError, UnsupportedError
 
-from .stored import FileRange
+from ..stored import FileRange
 
 # A header of short strings takes six times its size in Python. Real ones stay below 20 MB.
 MAX_HEADER_BYTES = 128 << 20

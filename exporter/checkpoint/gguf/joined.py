@@ -7,10 +7,10 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from .checkpoint import FloatArray, PackedTensor
-from .gguf_config import Keys
-from .gguf_orders import Index
-from .gguf_tensor import GgufTensor
+from ..base import FloatArray, PackedTensor
+from .config import Keys
+from .orders import Index
+from .tensor import GgufTensor
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
 """GGUF tensor names of families whose layers hold more than dense attention and MLP; the form is that of gguf_names."""
 
-from .gguf_names import GEMMA2, LAYER, LLAMA, QK_NORM, QWEN3, Names, in_layers
+from .names import GEMMA2, LAYER, LLAMA, QK_NORM, QWEN3, Names, in_layers
 
 # Experts, stacked in GGUF and apart in Hugging Face.
 MIXTRAL: Names = {

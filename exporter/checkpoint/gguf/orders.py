@@ -11,8 +11,8 @@ import numpy.typing as npt
 
 from runtime.errors import CheckpointError
 
-from .gguf_config import Keys
-from .gguf_file import GgufTensorInfo
+from .config import Keys
+from .file import GgufTensorInfo
 
 Index = npt.NDArray[np.int64]
 Order = Callable[[Keys, GgufTensorInfo], Index]

@@ -5,13 +5,13 @@ from dataclasses import replace
 
 from runtime.errors import CheckpointError, UnsupportedError
 
-from . import gguf_names
-from .gguf_config import Keys
-from .gguf_families import DENSE
-from .gguf_family import GgufFamily
-from .gguf_file import GgufFile
-from .gguf_hybrid import GRANITE_DENSE, HYBRID
-from .gguf_moe import EXPERTS, MIXTRAL
+from . import names
+from .architectures.dense import DENSE
+from .architectures.hybrid import GRANITE_DENSE, HYBRID
+from .architectures.moe import EXPERTS, MIXTRAL
+from .config import Keys
+from .family import GgufFamily
+from .file import GgufFile
 
 FAMILIES: Mapping[str, GgufFamily] = {**DENSE, **EXPERTS, **HYBRID}
 # What else an architecture may be, by what the file holds.
@@ -44,7 +44,7 @@ def find_family(keys: Keys) -> GgufFamily:
     if keys.architecture == "granitehybrid" and not keys.get("expert_count"):
         return replace(family, joined=GRANITE_DENSE)
     if keys.architecture == "falcon" and keys.has("blk.0.attn_norm_2.weight"):
-        return replace(family, names=gguf_names.FALCON_40B)
+        return replace(family, names=names.FALCON_40B)
     if keys.architecture == "olmo2" and keys.get("attention.sliding_window"):
         return replace(family, model_type="olmo3")
     return family

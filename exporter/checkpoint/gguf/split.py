@@ -6,7 +6,7 @@ from pathlib import Path
 
 from runtime.errors import CheckpointError
 
-from .gguf_file import GgufFile, read_gguf
+from .file import GgufFile, read_gguf
 
 PART = re.compile(r"(.+)-(\d{5})-of-(\d{5})\.gguf")
 

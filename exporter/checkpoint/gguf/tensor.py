@@ -5,12 +5,12 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from .checkpoint import FloatArray, PackedTensor
-from .gguf_blocks import block_format
-from .gguf_exact import read_packed
-from .gguf_file import GgufTensorInfo
-from .gguf_orders import Index
-from .stored import FileRange, read_float32
+from ..base import FloatArray, PackedTensor
+from ..stored import FileRange, read_float32
+from .blocks import block_format
+from .exact import read_packed
+from .file import GgufTensorInfo
+from .orders import Index
 
 Function = Callable[[FloatArray], FloatArray]
 

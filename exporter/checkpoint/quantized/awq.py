@@ -9,10 +9,10 @@ import numpy as np
 
 from runtime.errors import UnsupportedError
 
-from .checkpoint import CodeArray, FloatArray, PackedTensor, TensorSource
+from ..base import CodeArray, FloatArray, PackedTensor, TensorSource
+from ..safetensors.file import SafetensorsTensor
 from .codes import storable, to_scales, unpack
-from .quantized import Settings, Stored, others, stems
-from .safetensors_file import SafetensorsTensor
+from .matrices import Settings, Stored, others, stems
 
 # Where column j of a word's eight is found among its nibbles.
 GEMM_ORDER = (0, 4, 1, 5, 2, 6, 3, 7)

@@ -7,11 +7,11 @@ import numpy as np
 
 from runtime.errors import UnsupportedError
 
+from ..base import CodeArray, FloatArray, PackedTensor, TensorSource
+from ..safetensors.file import SafetensorsTensor
 from . import fp8
-from .checkpoint import CodeArray, FloatArray, PackedTensor, TensorSource
 from .codes import storable, to_scales, unpack
-from .quantized import Settings, Stored, others, stems
-from .safetensors_file import SafetensorsTensor
+from .matrices import Settings, Stored, others, stems
 
 FORMATS = ("pack-quantized", "int-quantized", "float-quantized", "naive-quantized")
 ENDINGS = (".weight_packed", ".weight_scale", ".weight_zero_point", ".weight_g_idx", ".weight_shape")

@@ -7,11 +7,11 @@ import numpy as np
 
 from runtime.errors import UnsupportedError
 
-from .checkpoint import FloatArray, PackedTensor, TensorSource
+from ..base import FloatArray, PackedTensor, TensorSource
+from ..safetensors.file import SafetensorsTensor
+from ..stored import require_finite
 from .codes import to_scales
-from .quantized import Settings, Stored, others, stems
-from .safetensors_file import SafetensorsTensor
-from .stored import require_finite
+from .matrices import Settings, Stored, others, stems
 
 # Despite its name, weight_scale_inv is multiplied like weight_scale.
 SCALES = (".weight_scale_inv", ".weight_scale")

@@ -11,10 +11,10 @@ import numpy.typing as npt
 
 from runtime.errors import CheckpointError, UnsupportedError
 
-from .checkpoint import FloatArray, PackedTensor, TensorSource
+from ..base import FloatArray, PackedTensor, TensorSource
+from ..safetensors.file import SafetensorsTensor
 from .codes import storable, to_scales, unpack
-from .quantized import Settings, Stored, others, stems
-from .safetensors_file import SafetensorsTensor
+from .matrices import Settings, Stored, others, stems
 
 
 @dataclass(frozen=True)

@@ -6,8 +6,8 @@ from typing import Any
 
 from runtime.errors import CheckpointError, UnsupportedError
 
-from .checkpoint import TensorSource
-from .safetensors_file import SafetensorsTensor
+from ..base import TensorSource
+from ..safetensors.file import SafetensorsTensor
 
 Stored = Mapping[str, SafetensorsTensor]
 Settings = Mapping[str, Any]

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from .checkpoint import FloatArray, PackedTensor, TensorSource
+from ..base import FloatArray, PackedTensor, TensorSource
+from ..safetensors.file import SafetensorsTensor
 from .codes import unpack
-from .quantized import Settings, Stored, others, stems
-from .safetensors_file import SafetensorsTensor
+from .matrices import Settings, Stored, others, stems
 
 DOUBLED = np.array([0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12], np.int16)
 GROUP = 32

@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from runtime import strict_json
+from runtime.bundle import json_codec
 from runtime.errors import CheckpointError, UnsupportedError
 
-from .checkpoint import FloatArray, PackedTensor
-from .stored import BlockFormat, Bytes, FileRange, read_float32
+from ..base import FloatArray, PackedTensor
+from ..stored import BlockFormat, Bytes, FileRange, read_float32
 
 MAX_HEADER_BYTES = 100_000_000  # the limit of the reference implementation
 
@@ -83,7 +83,7 @@ def read_safetensors(path: Path) -> dict[str, SafetensorsTensor]:
     except OSError as error:
         raise CheckpointError(f"{path}: cannot be read: {error}") from error
     try:
-        header = strict_json.loads(text.decode())
+        header = json_codec.loads(text.decode())
     except ValueError as error:
         raise CheckpointError(f"{path}: the header is not JSON: {error}. Download the file again.") from error
     if not isinstance(header, dict):

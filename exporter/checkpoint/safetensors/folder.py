@@ -6,14 +6,14 @@ from collections.abc import Mapping
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from exporter.tokenizer_folder import folder_tokenizer_files, token_ids
+from exporter.tokenizer.folder import folder_tokenizer_files, token_ids
 from runtime.errors import CheckpointError
 
-from .checkpoint import Checkpoint
-from .names import text_model_tensors
-from .pickled import convert_pickles, find_pickles
-from .quantized import combine_quantized
-from .safetensors_file import SafetensorsTensor, read_safetensors
+from ..base import Checkpoint
+from ..names import text_model_tensors
+from ..pickled import convert_pickles, find_pickles
+from ..quantized.matrices import combine_quantized
+from .file import SafetensorsTensor, read_safetensors
 
 INDEX = "model.safetensors.index.json"
 SINGLE = "model.safetensors"

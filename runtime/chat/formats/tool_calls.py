@@ -16,7 +16,7 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from .text import overlap
+from ...text.tokenizer import overlap
 
 Family = Literal["hermes", "mistral", "granite", "llama"]
 

@@ -4,12 +4,12 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from .errors import RequestError
-from .structured import JSON_OPTIONS, StructuredOutput
+from ...errors import RequestError
+from ...sampling.grammar import JSON_OPTIONS, StructuredOutput
 from .tool_calls import MARKS, Family
 
 if TYPE_CHECKING:
-    from .text import Tokenizer
+    from ...text.tokenizer import Tokenizer
 
 _MOST_CALLS = 8
 

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 from starlette.datastructures import Headers
 from starlette.types import Receive, Scope
 
-from .error_answers import ApiError, Disconnected
+from .errors import ApiError, Disconnected
 
 Result = TypeVar("Result")
 _DISCARDED = 64 << 20  # bytes of a body that is too large, read so that the client hears the answer

@@ -4,11 +4,11 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any
 
-from ..model import Request
-from .error_answers import ApiError
-from .generation import Generation, Piece
-from .request_record import RequestRecord
-from .service import ServedModel, Service
+from ...client import Request
+from ..request_log import RequestRecord
+from ..state import ServedModel, Service
+from .errors import ApiError
+from .stream import Generation, Piece
 
 Event = dict[str, Any]
 

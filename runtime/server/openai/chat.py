@@ -2,14 +2,14 @@
 
 from typing import Any
 
-from ..tool_calls import ToolCall
+from ...chat.formats.tool_calls import ToolCall
+from ..request_log import RequestRecord
+from ..state import Service
 from .chat_choice import ChatChoice
 from .chat_request import ChatRequest
-from .choices_job import ChoicesJob
-from .fields import ChatFields, parse
-from .generation import Piece
-from .request_record import RequestRecord
-from .service import Service
+from .choices import ChoicesJob
+from .protocol import ChatFields, parse
+from .stream import Piece
 
 
 class ChatJob(ChoicesJob):

@@ -2,9 +2,9 @@
 
 from dataclasses import dataclass, field
 
-from ..answer import Delta
-from ..logprobs import TokenLogprob
-from ..tool_calls import ToolCall, ToolCallReader
+from ...chat.formats.tool_calls import ToolCall, ToolCallReader
+from ...engine.generation import Delta
+from ...sampling.logprobs import TokenLogprob
 
 
 @dataclass(frozen=True)

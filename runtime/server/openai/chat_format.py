@@ -5,13 +5,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ..structured import StructuredOutput
-from ..text import Tokenizer
-from ..tool_calls import Family, ToolCallReader
-from ..tool_grammar import tool_grammar
-from .error_answers import ApiError
-from .fields import ChatFields
+from ...chat.formats.tool_calls import Family, ToolCallReader
+from ...chat.formats.tool_grammar import tool_grammar
+from ...sampling.grammar import StructuredOutput
+from ...text.tokenizer import Tokenizer
+from .errors import ApiError
 from .parameters import structured_output
+from .protocol import ChatFields
 
 _NAME = re.compile(r"[\w.-]{1,128}")
 

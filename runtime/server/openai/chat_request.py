@@ -4,14 +4,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ..model import Request
+from ...client import Request
+from ..request_log import RequestRecord
+from ..state import ServedModel, Service
 from .chat_choice import ChatChoice
 from .chat_format import ChatFormat, chat_format
-from .error_answers import ApiError
-from .fields import ChatFields
+from .errors import ApiError
 from .parameters import limit_of, sampling_params
-from .request_record import RequestRecord
-from .service import ServedModel, Service
+from .protocol import ChatFields
 
 _OURS = {"messages", "tools", "add_generation_prompt"}  # variables of a template that a request has fields for
 

@@ -4,13 +4,13 @@ from abc import abstractmethod
 from collections.abc import Sequence
 from typing import Any
 
-from ..installation import own_version
-from ..model import Request
-from .fields import GenerationFields
-from .generation import Piece
-from .job import Event, Job
-from .request_record import RequestRecord
-from .service import ServedModel, Service
+from ...client import Request
+from ...host.packages import own_version
+from ..request_log import RequestRecord
+from ..state import ServedModel, Service
+from .builder import Event, Job
+from .protocol import GenerationFields
+from .stream import Piece
 
 
 class ChoicesJob(Job):

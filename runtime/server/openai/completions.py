@@ -3,14 +3,14 @@
 from dataclasses import replace
 from typing import Any
 
-from ..model import Prompt, Request
-from .choices_job import ChoicesJob
-from .error_answers import ApiError
-from .fields import CompletionFields, parse
-from .generation import Piece
+from ...client import Prompt, Request
+from ..request_log import RequestRecord
+from ..state import ServedModel, Service
+from .choices import ChoicesJob
+from .errors import ApiError
 from .parameters import sampling_params, structured_output
-from .request_record import RequestRecord
-from .service import ServedModel, Service
+from .protocol import CompletionFields, parse
+from .stream import Piece
 
 _MAX_TOKENS = 16  # OpenAI's default of this endpoint
 

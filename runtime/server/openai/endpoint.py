@@ -6,11 +6,11 @@ from collections.abc import Callable
 from starlette.responses import JSONResponse
 from starlette.types import Receive, Scope, Send
 
+from ..request_log import RequestRecord
+from ..state import Service
 from .body import read_body, while_connected
-from .error_answers import ApiError, Disconnected, api_error
-from .job import Job
-from .request_record import RequestRecord
-from .service import Service
+from .builder import Job
+from .errors import ApiError, Disconnected, api_error
 from .sse import EventStream
 
 Understand = Callable[[Service, bytes, RequestRecord], Job]

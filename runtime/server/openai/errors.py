@@ -8,7 +8,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from ..errors import (
+from ...errors import (
     ExecutionError,
     MissingDependencyError,
     OnnxlmError,

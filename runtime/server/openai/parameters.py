@@ -3,10 +3,10 @@
 from dataclasses import replace
 from typing import Any
 
-from ..options import SamplingParams
-from ..structured import StructuredOutput
-from .error_answers import ApiError
-from .fields import GenerationFields, StructuredOutputs
+from ...options import SamplingParams
+from ...sampling.grammar import StructuredOutput
+from .errors import ApiError
+from .protocol import GenerationFields, StructuredOutputs
 
 _SAME = (
     *("n", "temperature", "top_p", "top_k", "min_p", "stop", "stop_token_ids", "min_tokens", "ignore_eos"),

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Literal, TypeVar
 
-from .. import strict_json
-from .error_answers import ApiError
+from ...bundle import json_codec
+from .errors import ApiError
 
 Fields = TypeVar("Fields")
 MAX_ID = 2**31 - 1
@@ -192,13 +192,13 @@ def parse(
         ApiError: 400: not JSON, or not these fields; `param` names the field.
     """
     try:
-        value = strict_json.loads(body.decode("utf-8"))
+        value = json_codec.loads(body.decode("utf-8"))
         if isinstance(value, dict):
             value = _without_ignored(value, ignored, refused)
-        return strict_json.decode(kind, value)
+        return json_codec.decode(kind, value)
     except UnicodeDecodeError as error:
         raise ApiError(400, f"The body is not UTF-8: {error}.") from error
-    except strict_json.StrictJsonError as error:
+    except json_codec.StrictJsonError as error:
         where, colon, _ = str(error).partition(":")
         raise ApiError(400, f"{error}.", param=where if colon and " " not in where else None) from error
 

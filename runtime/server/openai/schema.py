@@ -5,11 +5,11 @@ import functools
 import types
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
-from ..installation import own_version
-from . import fields as chat_fields
-from . import response_fields
-from .fields import ChatFields, CompletionFields, DetokenizeFields, TokenizeFields
-from .response_fields import ResponseFields
+from ...host.packages import own_version
+from . import protocol as chat_fields
+from .protocol import ChatFields, CompletionFields, DetokenizeFields, TokenizeFields
+from .responses import protocol as response_fields
+from .responses.protocol import ResponseFields
 
 _INT64 = {"minimum": -(2**63), "maximum": 2**63 - 1}
 _PLAIN: dict[Any, dict[str, Any]] = {
@@ -82,7 +82,7 @@ def document(*, keys: bool) -> dict[str, Any]:
 
 
 def schema_of(kind: Any) -> dict[str, Any]:
-    """The JSON schema of a type as `strict_json.decode` reads it; top-level fields may also be null."""
+    """The JSON schema of a type as `json_codec.decode` reads it; top-level fields may also be null."""
     properties = {}
     hints = get_type_hints(kind)
     for field in dataclasses.fields(kind):

@@ -7,12 +7,12 @@ from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 
-from ..answer import Answer, Delta
-from ..errors import ExecutionError
-from ..model import Request
-from .error_answers import ApiError, api_error, stopping
-from .metrics import Metrics
-from .service import ServedModel
+from ...client import Request
+from ...engine.generation import Answer, Delta
+from ...errors import ExecutionError
+from ..metrics import Metrics
+from ..state import ServedModel
+from .errors import ApiError, api_error, stopping
 
 
 @dataclass(frozen=True, slots=True)

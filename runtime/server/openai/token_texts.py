@@ -4,8 +4,8 @@ import functools
 from collections.abc import Sequence
 from typing import Any
 
-from ..logprobs import TokenLogprob
-from ..text import Tokenizer
+from ...sampling.logprobs import TokenLogprob
+from ...text.tokenizer import Tokenizer
 
 _LOWEST = -9999.0  # what JSON gets in place of minus infinity, as OpenAI writes it
 

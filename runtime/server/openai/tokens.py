@@ -5,10 +5,10 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
+from ..state import Service
 from .body import read_body
-from .error_answers import ApiError, Disconnected, api_error
-from .fields import DetokenizeFields, TokenizeFields, parse
-from .service import Service
+from .errors import ApiError, Disconnected, api_error
+from .protocol import DetokenizeFields, TokenizeFields, parse
 
 
 class TokenRoutes:

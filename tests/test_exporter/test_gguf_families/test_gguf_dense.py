@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from exporter.checkpoint import open_checkpoint
-from exporter.checkpoint.gguf_families import DENSE
-from models.families import describe
+from exporter.checkpoint.gguf.architectures.dense import DENSE
+from models.families.registry import describe
 
 GPT = {"vocab_size": 131, "n_embd": 64, "n_layer": 2, "n_head": 4, "n_positions": 128}
 YARN = {"rope_type": "yarn", "rope_theta": 1e4, "factor": 4.0, "original_max_position_embeddings": 32}

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from exporter.checkpoint.gguf_hybrid import HYBRID
-from models.families import FAMILIES, describe
+from exporter.checkpoint.gguf.architectures.hybrid import HYBRID
+from models.families.registry import FAMILIES, describe
 
 SLIDING_FULL = ["sliding_attention", "full_attention"] * 2
 CONV = ["conv", "full_attention", "conv"]

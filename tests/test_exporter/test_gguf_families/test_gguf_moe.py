@@ -6,9 +6,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from exporter.checkpoint.gguf_moe import EXPERTS
-from exporter.checkpoint.gguf_registry import architectures
-from models.families import describe
+from exporter.checkpoint.gguf.architectures.moe import EXPERTS
+from exporter.checkpoint.gguf.registry import architectures
+from models.families.registry import describe
 
 FOUR = {"expert_count": 4, "expert_used_count": 2}
 SPARSE = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32}

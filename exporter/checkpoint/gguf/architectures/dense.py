@@ -2,10 +2,10 @@
 
 from collections.abc import Mapping
 
-from . import gguf_names as names
-from .gguf_config import Keys, Settings, present, renamed
-from .gguf_family import CONV1D, GgufFamily, biased, standard
-from .gguf_orders import GROUPED, HALVES
+from .. import names
+from ..config import Keys, Settings, present, renamed
+from ..family import CONV1D, GgufFamily, biased, standard
+from ..orders import GROUPED, HALVES
 
 
 def llama(keys: Keys) -> Settings:

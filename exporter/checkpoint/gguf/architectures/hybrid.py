@@ -6,14 +6,14 @@ from typing import Any
 
 import numpy as np
 
-from . import gguf_layer_names as names
-from .checkpoint import FloatArray
-from .gguf_config import Keys, Settings, present
-from .gguf_families import gemma, granite
-from .gguf_family import GgufFamily
-from .gguf_joined import Joined
-from .gguf_moe import counts
-from .gguf_orders import HALVES, TILED, grouped_qkvz, read_linear_heads, value_columns
+from ...base import FloatArray
+from .. import layer_names as names
+from ..config import Keys, Settings, present
+from ..family import GgufFamily
+from ..joined import Joined
+from ..orders import HALVES, TILED, grouped_qkvz, read_linear_heads, value_columns
+from .dense import gemma, granite
+from .moe import counts
 
 
 def _per_layer(keys: Keys, key: str) -> list[Any]:

@@ -2,12 +2,12 @@
 
 from collections.abc import Mapping
 
-from . import gguf_layer_names as names
-from .gguf_config import Keys, Settings, present
-from .gguf_families import granite, phi3
-from .gguf_family import GgufFamily, biased, standard
-from .gguf_joined import Joined
-from .gguf_orders import HALVES
+from .. import layer_names as names
+from ..config import Keys, Settings, present
+from ..family import GgufFamily, biased, standard
+from ..joined import Joined
+from ..orders import HALVES
+from .dense import granite, phi3
 
 SIGMOID = 2  # of expert_gating_func
 

@@ -6,19 +6,19 @@ from dataclasses import dataclass
 from dataclasses import fields as fields_of
 from typing import Any
 
-from .chat_choice import ChoicePart
-from .chat_request import ChatRequest
-from .error_answers import ApiError
-from .fields import ChatFields, SamplingFields, parse
-from .generation import Piece
-from .job import Event, Job
-from .request_record import RequestRecord
-from .response_fields import IGNORED, LOGPROBS, REFUSED, ResponseFields
-from .response_input import Message, messages_of
-from .response_output import ResponseOutput
-from .response_store import StoredResponse
-from .response_tools import chat_choice, chat_format, chat_tools, shown_tools
-from .service import Service
+from ...request_log import RequestRecord
+from ...state import Service
+from ..builder import Event, Job
+from ..chat_choice import ChoicePart
+from ..chat_request import ChatRequest
+from ..errors import ApiError
+from ..protocol import ChatFields, SamplingFields, parse
+from ..stream import Piece
+from .input import Message, messages_of
+from .output import ResponseOutput
+from .protocol import IGNORED, LOGPROBS, REFUSED, ResponseFields
+from .store import StoredResponse
+from .tools import chat_choice, chat_format, chat_tools, shown_tools
 
 _SHARED = tuple(field.name for field in fields_of(SamplingFields))
 _NOTHING = StoredResponse({}, (), (), 0)

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from .error_answers import ApiError
+from ..errors import ApiError
 
 Message = dict[str, Any]
 _ROLES = ("user", "assistant", "system", "developer")

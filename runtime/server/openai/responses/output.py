@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from ..tool_calls import ToolCall
+from ....chat.formats.tool_calls import ToolCall
 
 Event = dict[str, Any]
 

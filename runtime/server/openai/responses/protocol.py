@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Literal
 
-from .fields import MAX_ID, SamplingFields, about
+from ..protocol import MAX_ID, SamplingFields, about
 
 LOGPROBS = "message.output_text.logprobs"
 # About things that do not exist here. Models here do not reason apart from their answer, so that neither an effort nor

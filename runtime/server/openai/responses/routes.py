@@ -6,8 +6,8 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from .error_answers import ApiError, api_error
-from .service import Service
+from ...state import Service
+from ..errors import ApiError, api_error
 
 _MOST_ITEMS = 100
 

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from .error_answers import ApiError
+from ..errors import ApiError
 
 
 @dataclass(frozen=True)

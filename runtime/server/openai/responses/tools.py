@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from .error_answers import ApiError
+from ..errors import ApiError
 
 _TOOL_KEYS = {"type", "name", "description", "parameters", "strict"}
 _FORMAT_KEYS = {"type", "name", "schema", "strict", "description"}
