@@ -1,6 +1,6 @@
 """Checkpoints of every supported format, behind one small interface: lazy tensors by Hugging Face name."""
 
-from .base import Checkpoint, PackedTensor, TensorSource
+from .checkpoint import Checkpoint, PackedTensor, TensorSource
 from .live import open_module
 from .opening import open_checkpoint
 

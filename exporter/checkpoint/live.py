@@ -11,7 +11,7 @@ import numpy as np
 from exporter.tokenizer.folder import folder_tokenizer_files
 from runtime.errors import CheckpointError, UnsupportedError
 
-from .base import Checkpoint, FloatArray, PackedTensor
+from .checkpoint import Checkpoint, FloatArray, PackedTensor
 from .names import text_model_tensors
 from .safetensors.folder import text_config
 from .stored import require_finite

@@ -11,7 +11,7 @@ import numpy as np
 
 from runtime.errors import CheckpointError, UnsupportedError
 
-from .base import Checkpoint, FloatArray, PackedTensor, TensorSource
+from .checkpoint import Checkpoint, FloatArray, PackedTensor, TensorSource
 from .names import text_model_tensors
 from .safetensors.file import SafetensorsTensor, read_safetensors
 from .safetensors.folder import read_json

@@ -7,7 +7,7 @@ from typing import Any
 
 from runtime.errors import CheckpointError, UnsupportedError
 
-from .base import Checkpoint
+from .checkpoint import Checkpoint
 
 
 def open_checkpoint(

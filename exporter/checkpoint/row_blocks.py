@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import Protocol
 
-from .base import FloatArray, TensorSource
+from .checkpoint import FloatArray, TensorSource
 from .gguf.tensor import GgufTensor
 from .safetensors.file import SafetensorsTensor
 

@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from runtime.errors import CheckpointError
 
-from .base import FloatArray
+from .checkpoint import FloatArray
 
 CHUNK_BYTES = 1 << 20  # fastest of 64 KB ... 4 MB: stays in the cache of one core
 

@@ -104,7 +104,7 @@ def test_options_that_mean_nothing_are_refused(model, tmp_path):
 
 
 def test_the_source_is_hashed_beside_the_work(tiny_checkpoint, tmp_path, monkeypatch):
-    from exporter.checkpoint import base as checkpoint
+    from exporter.checkpoint import checkpoint
 
     threads = []
     digest = checkpoint._file_sha256

@@ -9,7 +9,7 @@ ROOT = Path(__file__).parents[2]
 PACKAGES = ["exporter", "models", "quantizer", "runtime"]
 SOURCES = sorted(path for folder in [*PACKAGES, "tests"] for path in (ROOT / folder).rglob("*.py"))
 MAX_LINES, MAX_BYTES, MAX_FUNCTION, SHARE = 400, 1_000_000, 40, 0.9
-VAGUE = {"utils", "util", "helpers", "helper", "common", "misc", "core", "base"}
+VAGUE = {"utils", "util", "helpers", "helper", "common", "misc", "base"}
 
 
 def relative(path: Path) -> str:

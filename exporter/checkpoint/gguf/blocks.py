@@ -7,7 +7,7 @@ import numpy as np
 
 from runtime.errors import UnsupportedError
 
-from ..base import FloatArray
+from ..checkpoint import FloatArray
 from ..stored import BlockFormat, Bytes
 
 

@@ -11,7 +11,7 @@ from exporter.gc_pause import collector_paused
 from exporter.tokenizer.gguf import gguf_tokenizer_files
 from runtime.errors import CheckpointError, UnsupportedError
 
-from ..base import Checkpoint, TensorSource
+from ..checkpoint import Checkpoint, TensorSource
 from . import names
 from .config import Keys
 from .family import GgufFamily

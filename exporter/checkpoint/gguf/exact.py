@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..base import PackedTensor
+from ..checkpoint import PackedTensor
 from ..stored import Bytes, FileRange, chunks, require_finite
 from .blocks import block_format
 

@@ -7,7 +7,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from ..base import FloatArray, PackedTensor
+from ..checkpoint import FloatArray, PackedTensor
 from .config import Keys
 from .orders import Index
 from .tensor import GgufTensor

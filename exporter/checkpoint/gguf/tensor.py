@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from ..base import FloatArray, PackedTensor
+from ..checkpoint import FloatArray, PackedTensor
 from ..stored import FileRange, read_float32
 from .blocks import block_format
 from .exact import read_packed

@@ -9,7 +9,7 @@ import numpy as np
 
 from runtime.errors import UnsupportedError
 
-from ..base import CodeArray, FloatArray, PackedTensor, TensorSource
+from ..checkpoint import CodeArray, FloatArray, PackedTensor, TensorSource
 from ..safetensors.file import SafetensorsTensor
 from .codes import storable, to_scales, unpack
 from .matrices import Settings, Stored, others, stems

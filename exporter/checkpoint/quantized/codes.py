@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ..base import CodeArray, FloatArray, PackedTensor
+from ..checkpoint import CodeArray, FloatArray, PackedTensor
 from ..stored import require_finite
 
 ROW_GROUP = 128  # for scales of whole rows: few to store, and fast on every provider

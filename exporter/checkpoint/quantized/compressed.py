@@ -7,7 +7,7 @@ import numpy as np
 
 from runtime.errors import UnsupportedError
 
-from ..base import CodeArray, FloatArray, PackedTensor, TensorSource
+from ..checkpoint import CodeArray, FloatArray, PackedTensor, TensorSource
 from ..safetensors.file import SafetensorsTensor
 from . import fp8
 from .codes import storable, to_scales, unpack

@@ -7,7 +7,7 @@ import numpy as np
 
 from runtime.errors import UnsupportedError
 
-from ..base import FloatArray, PackedTensor, TensorSource
+from ..checkpoint import FloatArray, PackedTensor, TensorSource
 from ..safetensors.file import SafetensorsTensor
 from ..stored import require_finite
 from .codes import to_scales

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from runtime.errors import CheckpointError, UnsupportedError
 
-from ..base import FloatArray, PackedTensor, TensorSource
+from ..checkpoint import FloatArray, PackedTensor, TensorSource
 from ..safetensors.file import SafetensorsTensor
 from .codes import storable, to_scales, unpack
 from .matrices import Settings, Stored, others, stems

@@ -6,7 +6,7 @@ from typing import Any
 
 from runtime.errors import CheckpointError, UnsupportedError
 
-from ..base import TensorSource
+from ..checkpoint import TensorSource
 from ..safetensors.file import SafetensorsTensor
 
 Stored = Mapping[str, SafetensorsTensor]

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..base import FloatArray, PackedTensor, TensorSource
+from ..checkpoint import FloatArray, PackedTensor, TensorSource
 from ..safetensors.file import SafetensorsTensor
 from .codes import unpack
 from .matrices import Settings, Stored, others, stems

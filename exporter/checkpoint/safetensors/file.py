@@ -11,7 +11,7 @@ import numpy.typing as npt
 from runtime.bundle import json_codec
 from runtime.errors import CheckpointError, UnsupportedError
 
-from ..base import FloatArray, PackedTensor
+from ..checkpoint import FloatArray, PackedTensor
 from ..stored import BlockFormat, Bytes, FileRange, read_float32
 
 MAX_HEADER_BYTES = 100_000_000  # the limit of the reference implementation

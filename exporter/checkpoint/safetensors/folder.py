@@ -9,7 +9,7 @@ from typing import Any
 from exporter.tokenizer.folder import folder_tokenizer_files, token_ids
 from runtime.errors import CheckpointError
 
-from ..base import Checkpoint
+from ..checkpoint import Checkpoint
 from ..names import text_model_tensors
 from ..pickled import convert_pickles, find_pickles
 from ..quantized.matrices import combine_quantized

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from ...base import FloatArray
+from ...checkpoint import FloatArray
 from .. import layer_names as names
 from ..config import Keys, Settings, present
 from ..family import GgufFamily
