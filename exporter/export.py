@@ -11,7 +11,7 @@ from runtime.bundle.manifest import FORMAT_VERSION, Graphs, Manifest, Producer, 
 
 from . import manifest
 from .checkpoint import open_checkpoint
-from .checkpoint.source_hash import EarlyHash
+from .checkpoint.source_hash import SourceHash
 from .graph import build_graph
 from .options import ExportOptions
 from .verify.references import reference_of
@@ -19,7 +19,7 @@ from .verify.verify import Method, verify_graphs
 from .weights.estimate import Estimate, estimate, require_space
 from .weights.plan import WEIGHTS_FILE, plan_weights
 from .weights.store import Outcome, Storage, plan_storage
-from .weights.streaming_hash import FollowingHash
+from .weights.streaming_hash import StreamingHash
 from .weights.tying import tie_head
 
 if TYPE_CHECKING:
@@ -122,10 +122,10 @@ def _write_files(
     """Write everything but the manifest, and hash the source meanwhile; the hash of weights.bin."""
     from quantizer.storage.weights_file import WeightsWriter
 
-    source_hash = EarlyHash(checkpoint)
+    source_hash = SourceHash(checkpoint)
     done, total = 0, sum(weight.nbytes for weight in weights)
     path = folder / WEIGHTS_FILE
-    with FollowingHash(path) as follower, WeightsWriter(path, follower.advance) as writer:
+    with StreamingHash(path) as follower, WeightsWriter(path, follower.advance) as writer:
         for weight in weights:
             storage.write(writer, weight)
             done += weight.nbytes

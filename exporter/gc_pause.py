@@ -6,10 +6,10 @@ from contextlib import contextmanager
 
 
 @contextmanager
-def collector_paused() -> Iterator[None]:
+def gc_paused() -> Iterator[None]:
     """No search for cycles inside: of a vocabulary and its merges there are none, and each search looks through all.
 
-    >>> with collector_paused():
+    >>> with gc_paused():
     ...     gc.isenabled()
     False
     """

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from runtime.errors import UnsupportedError
 
-from .gc_pause import collector_paused
+from .gc_pause import gc_paused
 from .kernels import require_kernels
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ OPSET = 23
 IR_VERSION = 11
 
 
-@collector_paused()
+@gc_paused()
 def build_graph(decoder: "Decoder", target: "Target", role: Role) -> "ir.Model":
     """The graph of one role, with weights that know their shape and plan but hold no data yet.
 

@@ -3,10 +3,10 @@
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal, cast
 
-from runtime.bundle.manifest import DTYPE_BITS, Architecture, DType, Graph, KVCache, Layer, Port, Source, Tokens
+from runtime.bundle.manifest import DTYPE_BITS, Architecture, DType, Graph, KVCache, Layer, Source, TensorSpec, Tokens
 from runtime.bundle.manifest import Target as ManifestTarget
 
-from .gc_pause import collector_paused
+from .gc_pause import gc_paused
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -70,7 +70,7 @@ def describe_target(target: "Target", graphs: "list[ir.Graph]") -> ManifestTarge
     return ManifestTarget(target.provider, target.dtype, oldest, tuple(sorted(operators)))
 
 
-@collector_paused()
+@gc_paused()
 def describe_tokens(checkpoint: "Checkpoint", vocab_size: int) -> Tokens:
     """Ids with a meaning: stop at the union of config's and generation_config's eos."""
     config, generation = checkpoint.config, checkpoint.generation_config
@@ -88,7 +88,7 @@ def describe_source(checkpoint: "Checkpoint") -> Source:
     return Source(checkpoint.name, checkpoint.format, checkpoint.revision, checkpoint.sha256, checkpoint.licence)
 
 
-def _port(value: "ir.Value") -> Port:
+def _port(value: "ir.Value") -> TensorSpec:
     assert value.name is not None
     assert value.shape is not None
     assert value.dtype is not None
@@ -96,7 +96,7 @@ def _port(value: "ir.Value") -> Port:
     # past_key_values.3.key → past_key_values.key; every other name is its own role
     kind = ".".join(part for part in value.name.split(".") if not part.isdecimal())
     role = cast(Any, _ROLES.get(kind, kind))
-    return Port(value.name, cast(DType, _NAMES[value.dtype.name]), shape, role)
+    return TensorSpec(value.name, cast(DType, _NAMES[value.dtype.name]), shape, role)
 
 
 _NAMES: Mapping[str, Literal["float32", "float16", "bfloat16", "int64", "int32"]] = {

@@ -7,7 +7,7 @@ Example:
 """
 
 from .async_llm import AsyncLLM
-from .engine.generation import Delta
+from .engine.generation import OutputDelta
 from .errors import (
     BundleError,
     ChatTemplateError,
@@ -39,7 +39,6 @@ __all__ = [
     "ChatTemplateError",
     "CheckpointError",
     "Completion",
-    "Delta",
     "EngineOptions",
     "ExecutionError",
     "FormatVersionError",
@@ -48,6 +47,7 @@ __all__ = [
     "MissingDependencyError",
     "OnnxlmError",
     "OptionError",
+    "OutputDelta",
     "PromptTooLongError",
     "ProviderError",
     "QuantizationError",

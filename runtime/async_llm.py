@@ -8,11 +8,11 @@ from types import TracebackType
 from typing import Any
 
 from .client import Model, Prompt, Request
-from .engine.generation import Answer, Delta
+from .engine.generation import OutputDelta, RequestState
 from .errors import ExecutionError
 from .llm import Message
 from .options import EngineOptions, SamplingParams
-from .ort.runner_protocol import StepExecutor
+from .ort.runner_protocol import ModelRunner
 from .outputs import Completion, combine
 
 
@@ -31,7 +31,7 @@ class AsyncLLM:
         provider: str = "auto",
         options: EngineOptions | None = None,
         *,
-        executor: StepExecutor | None = None,
+        executor: ModelRunner | None = None,
     ) -> None:
         self.model = Model(path, provider, options or EngineOptions(), executor)
 
@@ -64,7 +64,7 @@ class AsyncLLM:
 
     def stream(
         self, prompt: Prompt, params: SamplingParams | None = None, *, timeout: float | None = None
-    ) -> AsyncIterator[Delta]:
+    ) -> AsyncIterator[OutputDelta]:
         """Answer one prompt piece by piece. Leaving the iterator, or cancelling its task, cancels the request."""
         return self._deltas(self.model.request(prompt, params, timeout=timeout), [], streamed=True)
 
@@ -75,7 +75,7 @@ class AsyncLLM:
         *,
         timeout: float | None = None,
         **template: Any,
-    ) -> AsyncIterator[Delta]:
+    ) -> AsyncIterator[OutputDelta]:
         """As `chat`, piece by piece."""
         prompt = self.model.render(messages, **template)
         request = self.model.request(prompt, params, timeout=timeout, special_tokens=False)
@@ -94,17 +94,17 @@ class AsyncLLM:
         await self.close()
 
     async def _complete(self, request: Request) -> Completion:
-        answers: list[Answer] = []
+        answers: list[RequestState] = []
         async with aclosing(self._deltas(request, answers)) as deltas:
             return combine(answers, [delta async for delta in deltas])
 
     async def _deltas(
-        self, request: Request, answers: list[Answer], *, streamed: bool = False
-    ) -> AsyncGenerator[Delta, None]:
+        self, request: Request, answers: list[RequestState], *, streamed: bool = False
+    ) -> AsyncGenerator[OutputDelta, None]:
         loop = asyncio.get_running_loop()
-        inbox: asyncio.Queue[Delta] = asyncio.Queue()
+        inbox: asyncio.Queue[OutputDelta] = asyncio.Queue()
 
-        def listen(_: Answer, delta: Delta) -> None:
+        def listen(_: RequestState, delta: OutputDelta) -> None:
             loop.call_soon_threadsafe(inbox.put_nowait, delta)
 
         answers += self.model.answers(request, listen, streamed=streamed)

@@ -4,7 +4,7 @@ import queue
 from collections.abc import Iterable, Iterator
 
 from .client import Model, Request
-from .engine.generation import Answer, Delta
+from .engine.generation import OutputDelta, RequestState
 from .errors import QueueFullError
 from .outputs import Completion, combine
 
@@ -20,7 +20,7 @@ class Batch:
     def __init__(self, model: Model, ahead: int | None = None) -> None:
         self._model = model
         self._most = model.options.max_concurrency + (ahead or model.options.max_concurrency)
-        self._inbox: queue.SimpleQueue[tuple[Answer, Delta]] = queue.SimpleQueue()
+        self._inbox: queue.SimpleQueue[tuple[RequestState, OutputDelta]] = queue.SimpleQueue()
         self._open: dict[int, _Group] = {}
         self._next: tuple[int, Request] | None = None  # taken from the requests, not yet submitted
 
@@ -65,13 +65,13 @@ class Batch:
 class _Group:
     """The answers to one request, and what came of them so far."""
 
-    def __init__(self, place: int, answers: list[Answer], open_answers: "dict[int, _Group]") -> None:
+    def __init__(self, place: int, answers: list[RequestState], open_answers: "dict[int, _Group]") -> None:
         self.place = place
         self._answers = answers
-        self._deltas: list[Delta] = []
+        self._deltas: list[OutputDelta] = []
         self._open = open_answers
 
-    def add(self, answer: Answer, delta: Delta) -> bool:
+    def add(self, answer: RequestState, delta: OutputDelta) -> bool:
         """Take a delta; says whether it was the last of all answers."""
         self._deltas.append(delta)
         if delta.finish_reason is None:

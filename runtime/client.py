@@ -13,18 +13,18 @@ from .bundle.bundle import Bundle, open_bundle
 from .cache.blocks import BlockPool
 from .cache.prefix_cache import BLOCK_TOKENS, PrefixCache
 from .engine.engine import Engine
-from .engine.generation import Answer, Listener
-from .engine.prefill_policy import PrefillPace
+from .engine.generation import Listener, RequestState
+from .engine.prefill_policy import ChunkedPrefillPolicy
 from .engine.request import Sequence as TokenSequence
 from .engine.scheduler import Limits, Scheduler
 from .engine.speculation import PromptLookup
-from .engine.waiting_limit import QueueLimit
+from .engine.waiting_limit import WaitingLimit
 from .errors import BundleError, OptionError, RequestError
 from .host.memory import available_memory
 from .options import EngineOptions, SamplingParams
 from .ort.batch_invariance import Determinism, check_determinism
 from .ort.executor import OnnxExecutor
-from .ort.runner_protocol import StepExecutor, states_of
+from .ort.runner_protocol import ModelRunner, states_of
 from .ort.session import choose_provider
 from .sampling.grammar import Grammars
 from .sampling.sampler import Sampler
@@ -59,7 +59,7 @@ class Model:
     """
 
     def __init__(
-        self, path: str | Path, provider: str, options: EngineOptions, executor: StepExecutor | None = None
+        self, path: str | Path, provider: str, options: EngineOptions, executor: ModelRunner | None = None
     ) -> None:
         self.bundle = open_bundle(path)
         self.options = options
@@ -74,7 +74,7 @@ class Model:
         with _closing_on_error(executor):
             if options.self_test:
                 self.determinism = check_determinism(executor)
-            if options.speculation and not executor.can_score:
+            if options.speculation and not executor.can_give_all_logits:
                 raise OptionError("speculation needs logits of several positions, which this executor does not give.")
             self.engine = _build_engine(executor, self.bundle, options)
         self.engine.start()
@@ -104,15 +104,15 @@ class Model:
         params.check(self._vocab_size)
         if params.structured is not None:
             self._grammars.constraint(params.structured)  # refuses here what does not compile
-        if params.prompt_logprobs is not None and not self.engine.turns.executor.can_score:
+        if params.prompt_logprobs is not None and not self.engine.core.executor.can_give_all_logits:
             raise RequestError("prompt_logprobs: this executor gives the logits of one position only.")
         ids = self._prompt_ids(prompt, special_tokens)
-        self.engine.turns.scheduler.check(len(ids), params.max_tokens)
+        self.engine.core.scheduler.check(len(ids), params.max_tokens)
         if timeout is not None and not timeout >= 0:
             raise RequestError(f"timeout must be a number of seconds from 0 on, got {timeout!r}.")
         return Request(tuple(ids), params, timeout, frozenset(visible))
 
-    def answers(self, request: Request, listener: Listener, *, streamed: bool = False) -> list[Answer]:
+    def answers(self, request: Request, listener: Listener, *, streamed: bool = False) -> list[RequestState]:
         """The `n` answers to one request, not yet submitted; `listener` hears of every delta in the engine's thread.
 
         While an answer that is `streamed` runs, prompts are computed in small chunks between its tokens.
@@ -122,10 +122,10 @@ class Model:
             answer.sequence.streamed = streamed
         return answers
 
-    def _answer(self, request: Request, index: int, listener: Listener) -> Answer:
+    def _answer(self, request: Request, index: int, listener: Listener) -> RequestState:
         params, ids = request.params, list(request.ids)
-        now = self.engine.turns.clock()
-        end = min(len(ids) + params.max_tokens, self.engine.turns.scheduler.longest)
+        now = self.engine.core.clock()
+        end = min(len(ids) + params.max_tokens, self.engine.core.scheduler.longest)
         deadline = None if request.timeout is None else now + request.timeout
         sequence = TokenSequence(next(self._ids), ids, len(ids), end, now, deadline)
         sequence.scored = params.prompt_logprobs is not None
@@ -134,7 +134,7 @@ class Model:
         sampler = Sampler(params, self._vocab_size, ids, stop_ids=stop_ids, index=index, constraint=constraint)
         detokenizer = Detokenizer(self.tokenizer, request.visible)
         lookup = PromptLookup(self.options.speculation) if self.options.speculation else None
-        return Answer(sequence, sampler, detokenizer, params, stop_ids, index, listener, lookup)
+        return RequestState(sequence, sampler, detokenizer, params, stop_ids, index, listener, lookup)
 
     def render(self, messages: Sequence[Mapping[str, Any]], **template: Any) -> str:
         """The prompt for a conversation; `template` goes to the chat template.
@@ -186,7 +186,7 @@ def _load_executor(bundle: Bundle, provider: str, options: EngineOptions) -> Onn
     return OnnxExecutor(
         bundle,
         choose_provider(provider, bundle),
-        rows=options.max_concurrency,
+        slots=options.max_concurrency,
         context=options.context,
         threads=options.threads,
     )
@@ -202,20 +202,20 @@ def _check_kv_dtype(bundle: Bundle, wanted: str) -> None:
         )
 
 
-def _build_engine(executor: StepExecutor, bundle: Bundle, options: EngineOptions) -> Engine:
+def _build_engine(executor: ModelRunner, bundle: Bundle, options: EngineOptions) -> Engine:
     pool, states = _pool(executor, options), states_of(executor)
     windows = [layer.window for layer in bundle.manifest.architecture.layers if layer.window is not None]
     limits = Limits(
-        rows=executor.rows,
+        slots=executor.slots,
         context=executor.capacity,
         window=min(windows, default=None),
         optimistic=options.admission == "optimistic",
         reuse_generated=options.reuse_generated or (states is None and _decode_is_exact(bundle)),
         states_every=BLOCK_TOKENS if states else 0,
     )
-    queue = QueueLimit(options.max_queue, options.max_queue_tokens)
+    queue = WaitingLimit(options.max_queue, options.max_queue_tokens)
     prefixes = PrefixCache(options.prefix_cache) if options.prefix_cache else None
-    pace = PrefillPace(options.prefill_chunk)
+    pace = ChunkedPrefillPolicy(options.prefill_chunk)
     return Engine(executor, Scheduler(limits, pool), queue=queue, pace=pace, prefixes=prefixes)
 
 
@@ -225,10 +225,10 @@ def _decode_is_exact(bundle: Bundle) -> bool:
     return manifest.target.provider == "cpu" and manifest.kv_cache.dtype in ("int8", "uint8")
 
 
-def _pool(executor: StepExecutor, options: EngineOptions) -> BlockPool:
+def _pool(executor: ModelRunner, options: EngineOptions) -> BlockPool:
     states, per_token = states_of(executor), executor.bytes_per_token
     row_bytes = states.state_bytes if states else 0
-    everything = executor.rows * (executor.capacity * per_token + row_bytes)
+    everything = executor.slots * (executor.capacity * per_token + row_bytes)
     budget = options.kv_memory or min(everything, int(available_memory() * _KV_SHARE))
     pool = BlockPool.of_bytes(budget, per_token, row_bytes=row_bytes)
     if not pool.tokens:
@@ -253,7 +253,7 @@ def _generation_config(bundle: Bundle) -> Mapping[str, Any]:
 
 
 @contextmanager
-def _closing_on_error(executor: StepExecutor) -> Iterator[None]:
+def _closing_on_error(executor: ModelRunner) -> Iterator[None]:
     try:
         yield
     except BaseException:

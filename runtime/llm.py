@@ -8,10 +8,10 @@ from typing import Any, overload
 
 from .batch import Batch
 from .client import Model, Prompt
-from .engine.generation import Answer, Delta
+from .engine.generation import OutputDelta, RequestState
 from .errors import ExecutionError
 from .options import EngineOptions, SamplingParams
-from .ort.runner_protocol import StepExecutor
+from .ort.runner_protocol import ModelRunner
 from .outputs import Completion
 
 Message = Mapping[str, Any]
@@ -41,7 +41,7 @@ class LLM:
         provider: str = "auto",
         options: EngineOptions | None = None,
         *,
-        executor: StepExecutor | None = None,
+        executor: ModelRunner | None = None,
     ) -> None:
         self.model = Model(path, provider, options or EngineOptions(), executor)
 
@@ -85,7 +85,7 @@ class LLM:
 
     def stream(
         self, prompt: Prompt, params: SamplingParams | None = None, *, timeout: float | None = None
-    ) -> Iterator[Delta]:
+    ) -> Iterator[OutputDelta]:
         """Answer one prompt piece by piece; the last delta has a finish_reason. Closing the iterator cancels.
 
         Raises:
@@ -117,7 +117,7 @@ class LLM:
         *,
         timeout: float | None = None,
         **template: Any,
-    ) -> Iterator[Delta]:
+    ) -> Iterator[OutputDelta]:
         """As `chat`, piece by piece."""
         return self._stream(self.model.render(messages, **template), params, timeout, special_tokens=False)
 
@@ -145,14 +145,14 @@ class LLM:
 
     def _stream(
         self, prompt: Prompt, params: SamplingParams | None, timeout: float | None, special_tokens: bool
-    ) -> Iterator[Delta]:
+    ) -> Iterator[OutputDelta]:
         request = self.model.request(prompt, params, timeout=timeout, special_tokens=special_tokens)
-        inbox: queue.SimpleQueue[Delta] = queue.SimpleQueue()
+        inbox: queue.SimpleQueue[OutputDelta] = queue.SimpleQueue()
         answers = self.model.answers(request, lambda _, delta: inbox.put(delta), streamed=True)
         self.model.engine.submit(answers)
         return self._deltas(answers, inbox)
 
-    def _deltas(self, answers: list[Answer], inbox: "queue.SimpleQueue[Delta]") -> Iterator[Delta]:
+    def _deltas(self, answers: list[RequestState], inbox: "queue.SimpleQueue[OutputDelta]") -> Iterator[OutputDelta]:
         unfinished = len(answers)
         try:
             while unfinished:

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from .engine.generation import Answer, Delta, Timings
+from .engine.generation import OutputDelta, RequestState, Timings
 from .sampling.logprobs import TokenLogprob
 
 
@@ -38,7 +38,7 @@ class Completion:
     alternatives: tuple["Completion", ...] = ()
 
 
-def complete(answer: Answer, deltas: Sequence[Delta]) -> Completion:
+def complete(answer: RequestState, deltas: Sequence[OutputDelta]) -> Completion:
     """The completion of an answer that has ended with the last of `deltas`."""
     reason = deltas[-1].finish_reason
     assert reason is not None
@@ -48,7 +48,7 @@ def complete(answer: Answer, deltas: Sequence[Delta]) -> Completion:
         token_ids=tuple(token for delta in deltas for token in delta.token_ids),
         finish_reason=reason,
         prompt_tokens=answer.sequence.prompt_length,
-        cached_tokens=answer.sequence.cached,
+        cached_tokens=answer.sequence.num_cached,
         timings=answer.timings,
         seed=answer.sampler.seed,
         logprobs=tuple(entry for delta in deltas for entry in delta.logprobs) if wanted else None,
@@ -57,7 +57,7 @@ def complete(answer: Answer, deltas: Sequence[Delta]) -> Completion:
     )
 
 
-def combine(answers: Sequence[Answer], deltas: Sequence[Delta]) -> Completion:
+def combine(answers: Sequence[RequestState], deltas: Sequence[OutputDelta]) -> Completion:
     """The completion of all answers to one request: the first, with the others as its alternatives."""
     first, *others = (complete(a, [delta for delta in deltas if delta.index == a.index]) for a in answers)
     return replace(first, alternatives=tuple(others))

@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from . import Checkpoint
 
 
-class EarlyHash:
+class SourceHash:
     """`checkpoint.sha256`, begun now; a daemon thread, so that Ctrl-C and errors do not wait for it."""
 
     def __init__(self, checkpoint: "Checkpoint") -> None:

@@ -15,7 +15,7 @@ _PROMPT, _STEPS = 20, 4
 Logits = npt.NDArray[np.float32]
 
 
-def check_conventional(bundle: Bundle, graph: Path) -> float | None:
+def check_genai_graph(bundle: Bundle, graph: Path) -> float | None:
     """The largest difference of logits over a prompt and the steps after it; None for graphs that are not for a CPU.
 
     Raises:

@@ -14,9 +14,9 @@ from runtime.errors import OptionError
 
 from ..options import ExportOptions
 from ..weights.plan import WEIGHTS_FILE
-from .check import check_conventional
+from .check import check_genai_graph
 from .config import CONFIG_FILE, GRAPH_FILE, genai_config
-from .graph import make_conventional
+from .graph import make_genai_graph
 
 if TYPE_CHECKING:
     from ..export import Progress
@@ -91,7 +91,7 @@ def _write(bundle: Bundle, output: Path, options: ExportOptions, copy_weights: b
         _write_graph(bundle, folder)
         (folder / CONFIG_FILE).write_text(json.dumps(config, indent=1) + "\n")
         _write_tokenizer(bundle, folder)
-        difference = None if options.verify == "none" else check_conventional(bundle, folder / GRAPH_FILE)
+        difference = None if options.verify == "none" else check_genai_graph(bundle, folder / GRAPH_FILE)
     return GenaiReport(output, linked, difference)
 
 
@@ -111,7 +111,7 @@ def _write_graph(bundle: Bundle, folder: Path) -> None:
     import onnx_ir as ir
 
     model = ir.load(bundle.path(bundle.manifest.graphs.prefill.file))
-    make_conventional(model)
+    make_genai_graph(model)
     for value in model.graph.initializers.values():
         if isinstance(value.const_value, ir.ExternalTensor):
             value.const_value.base_dir = folder

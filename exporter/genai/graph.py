@@ -12,7 +12,7 @@ _INT32 = 6  # TensorProto.INT32
 _LENGTHS = ("seqlens_k", "total_sequence_length", "logits_index", "query_seqlens")
 
 
-def make_conventional(model: "ir.Model") -> None:
+def make_genai_graph(model: "ir.Model") -> None:
     """Change a prefill graph in place.
 
     Inputs: input_ids int64 `[batch, sequence]`; attention_mask int64 `[batch, total]`, ones, with zeros behind shorter

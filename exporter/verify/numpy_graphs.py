@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from runtime.bundle.manifest import Manifest, Port
+from runtime.bundle.manifest import Manifest, TensorSpec
 from runtime.errors import VerificationError
 
 Ids = npt.NDArray[np.int64]
@@ -31,7 +31,7 @@ class NumpyRunner:
         pasts = [port for port in self.manifest.graphs.prefill.inputs if port.role.startswith("past")]
         self.cache = {port.name: np.zeros(self._sizes(port), port.dtype) for port in pasts}
 
-    def _sizes(self, port: Port) -> list[Any]:
+    def _sizes(self, port: TensorSpec) -> list[Any]:
         """Of one sequence's keys, values or state."""
         return [1, *(self.capacity if size == "capacity" else size for size in port.shape[1:])]
 

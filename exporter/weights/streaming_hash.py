@@ -12,10 +12,10 @@ from runtime.errors import BundleError
 _CHUNK = 1 << 22
 
 
-class FollowingHash:
+class StreamingHash:
     """SHA-256 of a growing file, by a thread that `advance` tells how far it may read; known when the block is left.
 
-    >>> with FollowingHash(path) as follower, WeightsWriter(path, follower.advance) as writer:  # doctest: +SKIP
+    >>> with StreamingHash(path) as follower, WeightsWriter(path, follower.advance) as writer:  # doctest: +SKIP
     ...     writer.add("a", array)
     >>> follower.sha256  # doctest: +SKIP
     """
@@ -42,7 +42,7 @@ class FollowingHash:
         """The first `end` bytes are written."""
         self._ends.put(end)
 
-    def __enter__(self) -> "FollowingHash":
+    def __enter__(self) -> "StreamingHash":
         self._path.touch()
         self._thread.start()
         return self

@@ -18,7 +18,7 @@ import numpy.typing as npt
 import onnx_ir as ir
 
 from runtime.bundle.bundle import Bundle
-from runtime.bundle.manifest import Port
+from runtime.bundle.manifest import TensorSpec
 from runtime.errors import QuantizationError
 from runtime.ort.session import onnxruntime, translated
 
@@ -143,7 +143,7 @@ def empty_cache_feeds(bundle: Bundle, ids: npt.NDArray[np.int64], names: Collect
     return feeds
 
 
-def _past_shape(port: Port, batch: int, count: int) -> Sequence[int]:
+def _past_shape(port: TensorSpec, batch: int, count: int) -> Sequence[int]:
     sizes = {"batch": batch, "capacity": count}
     return [size if isinstance(size, int) else sizes[size] for size in port.shape]
 

@@ -72,7 +72,7 @@ def _speeds(bundles: Sequence[Bundle], repeat: int) -> list[tuple[float, float]]
         benches = []
         for bundle in bundles:
             prompt = min(_PROMPT, bundle.manifest.architecture.context_length - _TOKENS)
-            executor = OnnxExecutor(bundle, choose_provider("auto", bundle), rows=1, context=prompt + _TOKENS)
+            executor = OnnxExecutor(bundle, choose_provider("auto", bundle), slots=1, context=prompt + _TOKENS)
             stack.callback(executor.close)
             benches.append((Bench(executor, tokens=_TOKENS), prompt))
         for _ in range(repeat):

@@ -38,11 +38,11 @@ def compare_caches(old: Bundle, new: Bundle, chunks: IntArray, progress: Progres
     that the scales were measured on.
     """
     ids, parts = chunks.reshape(-1), []
-    with closing(OnnxExecutor(old, rows=1)) as before, closing(OnnxExecutor(new, rows=1)) as after:
+    with closing(OnnxExecutor(old, slots=1)) as before, closing(OnnxExecutor(new, slots=1)) as after:
         row = min(before.capacity, len(ids))
         for start, stop in _pieces(len(ids), row):
             progress("comparing", start, len(ids))
-            expected, got = (_log_softmax(e.score(0, start % row, ids[start:stop])) for e in (before, after))
+            expected, got = (_log_softmax(e.all_logits(0, start % row, ids[start:stop])) for e in (before, after))
             kl = (np.exp(expected) * (expected - got)).sum(axis=1)
             parts.append((kl, expected.argmax(axis=1) == got.argmax(axis=1)))
     every_kl, equal = (np.concatenate(column) for column in zip(*parts, strict=True))

@@ -12,7 +12,7 @@ import onnx_ir as ir
 
 from runtime.bundle.bundle import Bundle, new_bundle, open_bundle, write_manifest
 from runtime.bundle.manifest import Calibration, Graph, KVCache, Manifest
-from runtime.bundle.tensor_specs import Port
+from runtime.bundle.tensor_specs import TensorSpec
 from runtime.cache.layout import kv_bytes_per_token
 from runtime.errors import QuantizationError
 
@@ -134,7 +134,7 @@ def _describe(manifest: Manifest, bits: Bits, text: Text) -> Manifest:
 
 
 def _with_cache(graph: Graph, dtype: Literal["int8", "uint8"], bits: Bits) -> Graph:
-    def changed(port: Port) -> Port:
+    def changed(port: TensorSpec) -> TensorSpec:
         if not port.role.endswith(("_key", "_value")):
             return port
         return replace(port, dtype=dtype, shape=(*port.shape[:3], int(port.shape[3]) * bits // 8))

@@ -40,7 +40,7 @@ def largest_values(
     ports = bundle.manifest.graphs.prefill
     names = [past.name for past, _ in cache_pairs(ports.inputs, ports.outputs)]
     largest: dict[str, Floats] = {}
-    with closing(OnnxExecutor(bundle, rows=1)) as executor:
+    with closing(OnnxExecutor(bundle, slots=1)) as executor:
         for place, chunk in enumerate(chunks):
             progress("measuring keys and values", place, len(chunks))
             ids = chunk[: executor.capacity]

@@ -13,7 +13,7 @@ import numpy as np
 
 from ..cache.host import Array
 from ..ort.binding import IntArray
-from ..ort.runner_protocol import StepExecutor, states_of
+from ..ort.runner_protocol import ModelRunner, states_of
 
 T = TypeVar("T")
 Timer = Callable[[], float]  # does the work of one case once; returns the seconds it took
@@ -54,7 +54,7 @@ class Bench:
         seed: of the token ids.
     """
 
-    def __init__(self, executor: StepExecutor, *, tokens: int = 32, seed: int = 0) -> None:
+    def __init__(self, executor: ModelRunner, *, tokens: int = 32, seed: int = 0) -> None:
         self._executor = executor
         self._tokens = tokens
         rng = np.random.default_rng(seed)
@@ -99,7 +99,7 @@ class Bench:
             if states:
                 self._states[length] = states.read_state(0, length)
         for row in range(1, rows):
-            self._executor.move(0, row, done)
+            self._executor.copy_slot(0, row, done)
 
     def _rewind(self, rows: int, length: int) -> None:
         """Let the rows go on behind `length` tokens; keys and values need nothing for that."""

@@ -10,7 +10,7 @@ from statistics import median
 
 import numpy as np
 
-from ..engine.generation import Answer, Delta
+from ..engine.generation import OutputDelta, RequestState
 from ..errors import ExecutionError
 from ..llm import LLM
 from ..options import SamplingParams
@@ -66,7 +66,7 @@ class _Asked:
     """A request on its way: when it was made, and when each of its tokens came."""
 
     user: int
-    answers: list[Answer] = field(default_factory=list)
+    answers: list[RequestState] = field(default_factory=list)
     submitted: float = 0.0
     moments: list[float] = field(default_factory=list)
 
@@ -148,7 +148,7 @@ class LoadBench:
     def _ask(self, user: int, prompt: int, tokens: int) -> _Asked:
         asked = _Asked(user)
 
-        def listen(_: Answer, delta: Delta) -> None:
+        def listen(_: RequestState, delta: OutputDelta) -> None:
             now = time.perf_counter()
             begins = not asked.moments and bool(delta.token_ids or delta.finish_reason)
             asked.moments += [now] * len(delta.token_ids)
@@ -172,7 +172,7 @@ class LoadBench:
         return int(self._rng.integers(max(1, most // 2), most + 1))
 
     def _longest(self, prompt: int) -> int:
-        return self._model.engine.turns.scheduler.longest - prompt
+        return self._model.engine.core.scheduler.longest - prompt
 
     def _cancel(self, asked: Iterable[_Asked]) -> None:
         for one in asked:

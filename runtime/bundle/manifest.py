@@ -8,13 +8,34 @@ from typing import Any, Literal
 from ..cache.layout import kv_bytes_per_token, state_bytes
 from ..errors import FormatVersionError, ManifestError
 from . import json_codec
-from .tensor_specs import DTYPE_BITS, DType, Phase, Port, check_ports
+from .tensor_specs import DTYPE_BITS, DType, Phase, TensorSpec, check_ports
 
 __all__ = [
-    "DTYPE_BITS", "FORMAT_VERSION", "MANIFEST_NAME", "MAX_MANIFEST_BYTES", "READABLE_VERSIONS",
-    "Architecture", "Calibration", "DType", "FileEntry", "Graph", "Graphs", "KVCache", "Layer", "Manifest", "Port",
-    "Producer", "Quality", "Quantization", "QuantizedTensor", "Source", "Target", "Tokens", "Verification",
-    "dump_manifest", "parse_manifest",
+    "DTYPE_BITS",
+    "FORMAT_VERSION",
+    "MANIFEST_NAME",
+    "MAX_MANIFEST_BYTES",
+    "READABLE_VERSIONS",
+    "Architecture",
+    "Calibration",
+    "DType",
+    "FileEntry",
+    "Graph",
+    "Graphs",
+    "KVCache",
+    "Layer",
+    "Manifest",
+    "Producer",
+    "Quality",
+    "Quantization",
+    "QuantizedTensor",
+    "Source",
+    "Target",
+    "TensorSpec",
+    "Tokens",
+    "Verification",
+    "dump_manifest",
+    "parse_manifest",
 ]  # fmt: skip
 
 FORMAT_VERSION = 1
@@ -84,8 +105,8 @@ class Graph:
     """One ONNX file and everything that goes in and out of it."""
 
     file: str
-    inputs: tuple[Port, ...]
-    outputs: tuple[Port, ...]
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ CACHE_ROLES: tuple[tuple[Role, Role], ...] = (("past_key", "present_key"), ("pas
 
 
 @dataclass(frozen=True)
-class Port:
+class TensorSpec:
     """One graph input or output. `shape` mixes sizes and symbols ("batch", "sequence", "selected", "capacity")."""
 
     name: str
@@ -45,7 +45,7 @@ class Expected:
     dtypes: tuple[str, ...]
     shape: tuple[int | str, ...]
 
-    def check(self, port: Port, where: str) -> None:
+    def check(self, port: TensorSpec, where: str) -> None:
         """Raise ValueError if `port` cannot be this."""
         same_rank = len(port.shape) == len(self.shape)
         if not same_rank or any(not _fits(got, wanted) for got, wanted in zip(port.shape, self.shape, strict=True)):
@@ -56,8 +56,8 @@ class Expected:
 
 def check_ports(
     phase: Phase,
-    inputs: Sequence[Port],
-    outputs: Sequence[Port],
+    inputs: Sequence[TensorSpec],
+    outputs: Sequence[TensorSpec],
     cache: Sequence[tuple[int, int]],
     cache_dtype: DType,
     vocab_size: int,
@@ -85,7 +85,7 @@ def check_ports(
     _check_side(f"graphs.{phase}.outputs", outputs, expected_outputs)
 
 
-def _plain_inputs(phase: Phase, inputs: Sequence[Port]) -> dict[str, list[Expected]]:
+def _plain_inputs(phase: Phase, inputs: Sequence[TensorSpec]) -> dict[str, list[Expected]]:
     sequence: int | str = "sequence" if phase == "prefill" else 1
     plain = {
         "input_ids": Expected(("int64",), ("batch", sequence)),
@@ -104,7 +104,7 @@ def _cache_ports(prefix: str, cache: Sequence[tuple[int, int]], dtype: DType) ->
     return {f"{prefix}_key": rows, f"{prefix}_value": rows}
 
 
-def _state_ports(where: str, inputs: Sequence[Port]) -> list[Expected]:
+def _state_ports(where: str, inputs: Sequence[TensorSpec]) -> list[Expected]:
     """What each present state must be: like the past state in its place, of a fixed size per sequence."""
     states = [port for port in inputs if port.role == "past_state"]
     for port in states:
@@ -113,7 +113,7 @@ def _state_ports(where: str, inputs: Sequence[Port]) -> list[Expected]:
     return [Expected(("float32",), ("batch", *port.shape[1:])) for port in states]
 
 
-def _check_side(where: str, ports: Sequence[Port], expected: dict[str, list[Expected]]) -> None:
+def _check_side(where: str, ports: Sequence[TensorSpec], expected: dict[str, list[Expected]]) -> None:
     twice = [name for name, count in Counter(port.name for port in ports).items() if count > 1]
     if twice:
         raise ValueError(f"{where}: the name {twice[0]!r} appears twice")
@@ -128,18 +128,20 @@ def _check_side(where: str, ports: Sequence[Port], expected: dict[str, list[Expe
             shape.check(port, where)
 
 
-def cache_pairs(inputs: Sequence[Port], outputs: Sequence[Port]) -> Iterator[tuple[Port, Port]]:
+def cache_pairs(inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]) -> Iterator[tuple[TensorSpec, TensorSpec]]:
     """Each cache input with the output that is bound to the same memory: all keys, then all values, layer by layer."""
     for past, present in CACHE_ROLES:
         yield from _pairs(inputs, outputs, past, present)
 
 
-def state_pairs(inputs: Sequence[Port], outputs: Sequence[Port]) -> Iterator[tuple[Port, Port]]:
+def state_pairs(inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]) -> Iterator[tuple[TensorSpec, TensorSpec]]:
     """Each state input with the output that is its new value, layer by layer."""
     yield from _pairs(inputs, outputs, "past_state", "present_state")
 
 
-def _pairs(inputs: Sequence[Port], outputs: Sequence[Port], past: Role, present: Role) -> Iterator[tuple[Port, Port]]:
+def _pairs(
+    inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], past: Role, present: Role
+) -> Iterator[tuple[TensorSpec, TensorSpec]]:
     pasts, presents = ((p for p in inputs if p.role == past), (p for p in outputs if p.role == present))
     yield from zip(pasts, presents, strict=True)
 

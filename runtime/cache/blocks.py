@@ -9,7 +9,7 @@ class BlockPool:
     Args:
         total: blocks that there are.
         block_tokens: tokens of a block.
-        row_blocks: blocks' worth of memory that a row takes however few tokens it has: states of a fixed size.
+        row_blocks: blocks' worth of memory that a slot takes however few tokens it has: states of a fixed size.
     """
 
     def __init__(self, total: int, block_tokens: int, row_blocks: int = 0) -> None:
@@ -26,11 +26,11 @@ class BlockPool:
 
     @property
     def tokens(self) -> int:
-        """Most tokens that one row can hold."""
+        """Most tokens that one slot can hold."""
         return max(0, self.total - self.row_blocks) * self.block_tokens
 
     def blocks(self, tokens: int) -> int:
-        """Blocks that a row of `tokens` tokens takes."""
+        """Blocks that a slot of `tokens` tokens takes."""
         return self.row_blocks - (-tokens // self.block_tokens)
 
     def take(self, blocks: int) -> bool:

@@ -1,4 +1,4 @@
-"""Rows of the cache in GPU memory: one capacity for all rows, grown by buckets, copied by the CUDA runtime."""
+"""Slots of the cache in GPU memory: one capacity for all slots, grown by buckets, copied by the CUDA runtime."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -12,15 +12,15 @@ from .host import Array, CacheTensor, next_bucket
 _FIRST_CAPACITY = 256
 
 
-class CudaRows:
-    """StepExecutor's memory on the device. A token's row of one head is contiguous, heads lie `capacity` tokens apart,
+class CudaSlots:
+    """ModelRunner's memory on the device. A token's slot of one head is contiguous, heads lie `capacity` tokens apart,
     so every copy is one two-dimensional copy per tensor.
     """
 
     device = "cuda"
 
-    def __init__(self, tensors: Sequence[CacheTensor], rows: int, limit: int) -> None:
-        self.rows = rows
+    def __init__(self, tensors: Sequence[CacheTensor], slots: int, limit: int) -> None:
+        self.slots = slots
         self.generation = 0
         self._tensors = tuple(tensors)
         self._limit = limit
@@ -31,16 +31,16 @@ class CudaRows:
 
     @property
     def capacity(self) -> int:
-        """Tokens per row at present."""
+        """Tokens per slot at present."""
         return self._capacity
 
-    def pointer(self, tensor: int, row: int) -> int:
-        """Device address of a row of a cache tensor."""
-        return int(self._values[tensor].data_ptr()) + row * self._tensors[tensor].token_bytes * self._capacity
+    def pointer(self, tensor: int, slot: int) -> int:
+        """Device address of a slot of a cache tensor."""
+        return int(self._values[tensor].data_ptr()) + slot * self._tensors[tensor].token_bytes * self._capacity
 
-    def shape(self, tensor: int, rows: int) -> tuple[int, ...]:
-        """`[rows, kv_heads, capacity, head_width]` of a run of rows."""
-        return self._tensors[tensor].shape(rows, self._capacity)
+    def shape(self, tensor: int, slots: int) -> tuple[int, ...]:
+        """`[slots, kv_heads, capacity, head_width]` of a run of slots."""
+        return self._tensors[tensor].shape(slots, self._capacity)
 
     def reserve(self, length: int) -> None:
         """Grow every tensor to the next bucket that holds `length` tokens: allocate, copy, free, one at a time."""
@@ -51,7 +51,7 @@ class CudaRows:
             grown = self._new(tensor, new)
             if old:
                 width = tensor.head_width * tensor.dtype.itemsize
-                heads = self.rows * tensor.kv_heads
+                heads = self.slots * tensor.kv_heads
                 source, target = int(self._values[index].data_ptr()), int(grown.data_ptr())
                 self._copies.copy(target, new * width, source, old * width, old * width, heads, ON_DEVICE)
                 self._copies.finish()  # before the old tensor is freed
@@ -61,36 +61,36 @@ class CudaRows:
         self._capacity = new
         self.generation += 1
 
-    def move(self, source: int, target: int, length: int) -> None:
-        """Copy the live tokens of one row over another row."""
+    def copy_slot(self, source: int, target: int, length: int) -> None:
+        """Copy the live tokens of one slot over another slot."""
         for index, tensor in enumerate(self._tensors):
             width = tensor.head_width * tensor.dtype.itemsize
             pitch = self._capacity * width
-            places = self.pointer(index, target), pitch, self.pointer(index, source), pitch
-            self._copies.copy(*places, length * width, tensor.kv_heads, ON_DEVICE)
+            state_slots = self.pointer(index, target), pitch, self.pointer(index, source), pitch
+            self._copies.copy(*state_slots, length * width, tensor.kv_heads, ON_DEVICE)
         self._copies.finish()
 
-    def release(self, row: int, keep: int) -> None:
-        """Rows share one capacity, so a single row has nothing to give back."""
+    def free_slot(self, slot: int, keep: int) -> None:
+        """Slots share one capacity, so a single slot has nothing to give back."""
 
-    def forget(self, row: int, before: int, after: int) -> None:
+    def evict_window(self, slot: int, before: int, after: int) -> None:
         """Nothing can be given back by the page."""
 
-    def read(self, row: int, start: int, stop: int) -> list[Array]:
+    def read(self, slot: int, start: int, stop: int) -> list[Array]:
         """Host copies of positions `[start, stop)` of every tensor."""
         block = [np.empty((t.kv_heads, stop - start, t.head_width), t.dtype) for t in self._tensors]
         for index, (tensor, part) in enumerate(zip(self._tensors, block, strict=True)):
             width = tensor.head_width * tensor.dtype.itemsize
-            size, source = (stop - start) * width, self.pointer(index, row) + start * width
+            size, source = (stop - start) * width, self.pointer(index, slot) + start * width
             self._copies.copy(part.ctypes.data, size, source, self._capacity * width, size, tensor.kv_heads, TO_HOST)
         return block
 
-    def write(self, row: int, start: int, block: Sequence[Array]) -> None:
+    def write(self, slot: int, start: int, block: Sequence[Array]) -> None:
         """Put a host block back at `start`."""
         self.reserve(start + block[0].shape[1])
         for index, (tensor, part) in enumerate(zip(self._tensors, block, strict=True)):
             width = tensor.head_width * tensor.dtype.itemsize
-            size, target = part.shape[1] * width, self.pointer(index, row) + start * width
+            size, target = part.shape[1] * width, self.pointer(index, slot) + start * width
             source = np.ascontiguousarray(part)
             self._copies.copy(
                 target, self._capacity * width, source.ctypes.data, size, size, tensor.kv_heads, TO_DEVICE
@@ -102,6 +102,6 @@ class CudaRows:
         self._values = []
 
     def _new(self, tensor: CacheTensor, capacity: int) -> Any:
-        shape = list(tensor.shape(self.rows, capacity))
+        shape = list(tensor.shape(self.slots, capacity))
         with translated(f"allocating {tensor.name} {shape} on the GPU (lower --kv-memory or max_concurrency)"):
             return onnxruntime().OrtValue.ortvalue_from_shape_and_type(shape, tensor.dtype.type, self.device, 0)

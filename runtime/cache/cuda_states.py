@@ -16,14 +16,14 @@ class CudaStates:
 
     device = "cuda"
 
-    def __init__(self, tensors: Sequence[StateTensor], places: int) -> None:
+    def __init__(self, tensors: Sequence[StateTensor], state_slots: int) -> None:
         self.tensors = tuple(tensors)
         self._copies = CudaCopies()
-        self._values = [self._new(tensor, places) for tensor in self.tensors]
+        self._values = [self._new(tensor, state_slots) for tensor in self.tensors]
 
-    def pointer(self, tensor: int, place: int) -> int:
+    def pointer(self, tensor: int, state_slot: int) -> int:
         """Device address of a place of a state tensor."""
-        return int(self._values[tensor].data_ptr()) + place * self.tensors[tensor].nbytes
+        return int(self._values[tensor].data_ptr()) + state_slot * self.tensors[tensor].nbytes
 
     def copy(self, source: int, target: int) -> None:
         """Copy all states of one place over another place."""
@@ -31,33 +31,33 @@ class CudaStates:
             self._line(self.pointer(index, target), self.pointer(index, source), tensor.nbytes, ON_DEVICE)
         self._copies.finish()
 
-    def clear(self, place: int) -> None:
+    def clear(self, state_slot: int) -> None:
         """Make all states of a place zeros."""
-        self.write(place, [np.zeros(tensor.sizes, np.float32) for tensor in self.tensors])
+        self.write(state_slot, [np.zeros(tensor.sizes, np.float32) for tensor in self.tensors])
 
-    def discard(self, place: int) -> None:
+    def discard(self, state_slot: int) -> None:
         """Places are allocated together, so a single one has nothing to give back."""
 
-    def read(self, place: int) -> list[Array]:
+    def read(self, state_slot: int) -> list[Array]:
         """Host copies of a place of every tensor."""
         block = [np.empty(tensor.sizes, np.float32) for tensor in self.tensors]
         for index, part in enumerate(block):
-            self._line(part.ctypes.data, self.pointer(index, place), part.nbytes, TO_HOST)
+            self._line(part.ctypes.data, self.pointer(index, state_slot), part.nbytes, TO_HOST)
         return block
 
-    def write(self, place: int, block: Sequence[Array]) -> None:
+    def write(self, state_slot: int, block: Sequence[Array]) -> None:
         """Put a host block back."""
         for index, part in enumerate(block):
             source = np.ascontiguousarray(part)
-            self._line(self.pointer(index, place), source.ctypes.data, source.nbytes, TO_DEVICE)
+            self._line(self.pointer(index, state_slot), source.ctypes.data, source.nbytes, TO_DEVICE)
         self._copies.finish()
 
     def close(self) -> None:
         """Free the device memory."""
         self._values = []
 
-    def _new(self, tensor: StateTensor, places: int) -> Any:
-        shape = [places, *tensor.sizes]
+    def _new(self, tensor: StateTensor, state_slots: int) -> Any:
+        shape = [state_slots, *tensor.sizes]
         with translated(f"allocating {tensor.name} {shape} on the GPU (lower max_concurrency)"):
             return onnxruntime().OrtValue.ortvalue_from_shape_and_type(shape, np.float32, self.device, 0)
 

@@ -1,13 +1,13 @@
-"""Memory of keys and values: rows of tokens, and nothing about any model.
+"""Memory of keys and values: slots of tokens, and nothing about any model.
 
-A cache tensor is `[rows, kv_heads, capacity, head_dim]`, rows outermost, so a row and any leading run of rows are
-contiguous and can be bound to a graph without a copy. A sequence lives in one row, at positions `[0, length)`; what
-lies beyond is never read, so rows are not cleared.
+A cache tensor is `[slots, kv_heads, capacity, head_dim]`, slots outermost, so a slot and any leading run of slots are
+contiguous and can be bound to a graph without a copy. A sequence lives in one slot, at positions `[0, length)`; what
+lies beyond is never read, so slots are not cleared.
 
 Two kinds of memory hold the tensors:
 
-    PagedRows      full capacity reserved, pages committed by the operating system when written (Linux, macOS)
-    GrowingRows    one capacity for all rows, grown by buckets (CUDA, and systems without such pages)
+    PagedSlots      full capacity reserved, pages committed by the operating system when written (Linux, macOS)
+    GrowingSlots    one capacity for all slots, grown by buckets (CUDA, and systems without such pages)
 """
 
 import mmap
@@ -40,127 +40,129 @@ class CacheTensor:
         """Bytes of one token over all heads."""
         return self.kv_heads * self.head_width * self.dtype.itemsize
 
-    def shape(self, rows: int, capacity: int) -> tuple[int, int, int, int]:
-        """`[rows, kv_heads, capacity, head_width]`."""
-        return (rows, self.kv_heads, capacity, self.head_width)
+    def shape(self, slots: int, capacity: int) -> tuple[int, int, int, int]:
+        """`[slots, kv_heads, capacity, head_width]`."""
+        return (slots, self.kv_heads, capacity, self.head_width)
 
 
-class Rows(Protocol):
+class CacheSlots(Protocol):
     """Where the cache tensors live. `generation` changes whenever their addresses do."""
 
-    rows: int
+    slots: int
     generation: int
     device: str  # "cpu" or "cuda"
 
     @property
     def capacity(self) -> int:
-        """Tokens that a row can hold without growing."""
+        """Tokens that a slot can hold without growing."""
 
-    def pointer(self, tensor: int, row: int) -> int:
-        """Address of a row of a cache tensor."""
+    def pointer(self, tensor: int, slot: int) -> int:
+        """Address of a slot of a cache tensor."""
 
-    def shape(self, tensor: int, rows: int) -> tuple[int, ...]:
-        """`[rows, kv_heads, capacity, head_width]` of a run of rows."""
+    def shape(self, tensor: int, slots: int) -> tuple[int, ...]:
+        """`[slots, kv_heads, capacity, head_width]` of a run of slots."""
 
     def reserve(self, length: int) -> None:
-        """Make every row able to hold `length` tokens."""
+        """Make every slot able to hold `length` tokens."""
 
-    def move(self, source: int, target: int, length: int) -> None:
-        """Copy the first `length` tokens of one row over another row."""
+    def copy_slot(self, source: int, target: int, length: int) -> None:
+        """Copy the first `length` tokens of one slot over another slot."""
 
-    def release(self, row: int, keep: int) -> None:
-        """Give the row's memory back, except that of its first `keep` tokens."""
+    def free_slot(self, slot: int, keep: int) -> None:
+        """Give the slot's memory back, except that of its first `keep` tokens."""
 
-    def forget(self, row: int, before: int, after: int) -> None:
-        """Give back what windowed layers no longer see, now that the row grew from `before` to `after` tokens."""
+    def evict_window(self, slot: int, before: int, after: int) -> None:
+        """Give back what windowed layers no longer see, now that the slot grew from `before` to `after` tokens."""
 
-    def read(self, row: int, start: int, stop: int) -> list[Array]:
+    def read(self, slot: int, start: int, stop: int) -> list[Array]:
         """Copies of positions `[start, stop)`, one `[kv_heads, stop - start, head_width]` array per tensor."""
 
-    def write(self, row: int, start: int, block: Sequence[Array]) -> None:
+    def write(self, slot: int, start: int, block: Sequence[Array]) -> None:
         """Put back what `read` returned, at position `start`."""
 
     def close(self) -> None:
         """Drop the memory."""
 
 
-class HostRows:
-    """What both kinds of host memory do with numpy arrays `[rows, kv_heads, capacity, head_width]`."""
+class HostSlots:
+    """What both kinds of host memory do with numpy arrays `[slots, kv_heads, capacity, head_width]`."""
 
     device = "cpu"
     arrays: list[Array]
 
-    def pointer(self, tensor: int, row: int) -> int:
-        """Address of a row of a cache tensor."""
+    def pointer(self, tensor: int, slot: int) -> int:
+        """Address of a slot of a cache tensor."""
         array = self.arrays[tensor]
-        return int(array.ctypes.data) + row * array.strides[0]
+        return int(array.ctypes.data) + slot * array.strides[0]
 
-    def shape(self, tensor: int, rows: int) -> tuple[int, ...]:
-        """`[rows, kv_heads, capacity, head_width]` of a run of rows."""
-        return (rows, *self.arrays[tensor].shape[1:])
+    def shape(self, tensor: int, slots: int) -> tuple[int, ...]:
+        """`[slots, kv_heads, capacity, head_width]` of a run of slots."""
+        return (slots, *self.arrays[tensor].shape[1:])
 
-    def move(self, source: int, target: int, length: int) -> None:
-        """Copy the live tokens of one row over another row."""
+    def copy_slot(self, source: int, target: int, length: int) -> None:
+        """Copy the live tokens of one slot over another slot."""
         for array in self.arrays:
             array[target, :, :length] = array[source, :, :length]
 
-    def read(self, row: int, start: int, stop: int) -> list[Array]:
+    def read(self, slot: int, start: int, stop: int) -> list[Array]:
         """Copies of positions `[start, stop)` of every tensor."""
-        return [array[row, :, start:stop].copy() for array in self.arrays]
+        return [array[slot, :, start:stop].copy() for array in self.arrays]
 
-    def write(self, row: int, start: int, block: Sequence[Array]) -> None:
+    def write(self, slot: int, start: int, block: Sequence[Array]) -> None:
         """Put a block back at `start`."""
         for array, part in zip(self.arrays, block, strict=True):
-            array[row, :, start : start + part.shape[1]] = part
+            array[slot, :, start : start + part.shape[1]] = part
 
 
-class PagedRows(HostRows):
-    """Rows of anonymous private memory: reserving costs nothing, a page is committed when first written.
+class PagedSlots(HostSlots):
+    """Slots of anonymous private memory: reserving costs nothing, a page is committed when first written.
 
-    The capacity is rounded up so that every head of every row starts on a page of its own (release is exact, and a
+    The capacity is rounded up so that every head of every slot starts on a page of its own (release is exact, and a
     short prompt touches one page per head) and so that the number of pages per head is odd: at a power-of-two
     stride the heads compete for the same cache sets, which costs attention about a sixth of its speed.
     """
 
-    def __init__(self, tensors: Sequence[CacheTensor], rows: int, capacity: int) -> None:
-        self.rows = rows
+    def __init__(self, tensors: Sequence[CacheTensor], slots: int, capacity: int) -> None:
+        self.slots = slots
         self.generation = 0
         self._tensors = tuple(tensors)
         self._capacity = paged_capacity(self._tensors, capacity)
-        sizes = [t.token_bytes * rows * self._capacity for t in self._tensors]
+        sizes = [t.token_bytes * slots * self._capacity for t in self._tensors]
         self._memory = reserve_pages(sum(sizes))
         self._starts = np.cumsum([0, *sizes[:-1]]).tolist()
         self.arrays = [
-            np.frombuffer(self._memory, t.dtype, size // t.dtype.itemsize, start).reshape(t.shape(rows, self._capacity))
+            np.frombuffer(self._memory, t.dtype, size // t.dtype.itemsize, start).reshape(
+                t.shape(slots, self._capacity)
+            )
             for t, size, start in zip(self._tensors, sizes, self._starts, strict=True)
         ]
 
     @property
     def capacity(self) -> int:
-        """Tokens per row, at least what was asked for."""
+        """Tokens per slot, at least what was asked for."""
         return self._capacity
 
     def reserve(self, length: int) -> None:
-        """Rows have their full capacity from the start."""
+        """Slots have their full capacity from the start."""
         assert length <= self._capacity
 
-    def release(self, row: int, keep: int) -> None:
+    def free_slot(self, slot: int, keep: int) -> None:
         """Give all whole pages beyond `keep` tokens back to the operating system."""
         for tensor, start in zip(self._tensors, self._starts, strict=True):
             if keep:
-                self._discard(tensor, start, row, keep, self._capacity)
+                self._discard(tensor, start, slot, keep, self._capacity)
             else:
                 size = tensor.token_bytes * self._capacity
-                self._memory.madvise(mmap.MADV_DONTNEED, start + row * size, size)
+                self._memory.madvise(mmap.MADV_DONTNEED, start + slot * size, size)
 
-    def forget(self, row: int, before: int, after: int) -> None:
+    def evict_window(self, slot: int, before: int, after: int) -> None:
         """Give back whole pages of windowed layers that lie before their window; they read as zeros from then on."""
         for tensor, start in zip(self._tensors, self._starts, strict=True):
             if tensor.window is not None and after > tensor.window:
-                self._discard(tensor, start, row, max(0, before - tensor.window), after - tensor.window, grown=True)
+                self._discard(tensor, start, slot, max(0, before - tensor.window), after - tensor.window, grown=True)
 
     def _discard(
-        self, tensor: CacheTensor, start: int, row: int, first: int, stop: int, *, grown: bool = False
+        self, tensor: CacheTensor, start: int, slot: int, first: int, stop: int, *, grown: bool = False
     ) -> None:
         """Discard the pages that lie within positions `[first, stop)`; if `grown`, also the one `first` lies in."""
         width = tensor.head_width * tensor.dtype.itemsize
@@ -169,7 +171,7 @@ class PagedRows(HostRows):
         if size <= 0:
             return
         for head in range(tensor.kv_heads):
-            base = start + (row * tensor.kv_heads + head) * width * self._capacity
+            base = start + (slot * tensor.kv_heads + head) * width * self._capacity
             self._memory.madvise(mmap.MADV_DONTNEED, base + low * PAGE, size)
 
     def close(self) -> None:
@@ -178,11 +180,11 @@ class PagedRows(HostRows):
         self.arrays = []
 
 
-class GrowingRows(HostRows):
-    """Rows in plain host memory with one capacity for all, grown by buckets: allocate, copy, free."""
+class GrowingSlots(HostSlots):
+    """Slots in plain host memory with one capacity for all, grown by buckets: allocate, copy, free."""
 
-    def __init__(self, tensors: Sequence[CacheTensor], rows: int, limit: int) -> None:
-        self.rows = rows
+    def __init__(self, tensors: Sequence[CacheTensor], slots: int, limit: int) -> None:
+        self.slots = slots
         self.generation = 0
         self._tensors = tuple(tensors)
         self._limit = limit
@@ -192,7 +194,7 @@ class GrowingRows(HostRows):
 
     @property
     def capacity(self) -> int:
-        """Tokens per row at present."""
+        """Tokens per slot at present."""
         return self._capacity
 
     def reserve(self, length: int) -> None:
@@ -200,16 +202,16 @@ class GrowingRows(HostRows):
         if length <= self._capacity:
             return
         capacity = next_bucket(length, self._limit)
-        grown = [np.zeros(t.shape(self.rows, capacity), t.dtype) for t in self._tensors]
+        grown = [np.zeros(t.shape(self.slots, capacity), t.dtype) for t in self._tensors]
         for new, old in zip(grown, self.arrays, strict=False):
             new[:, :, : self._capacity] = old
         self.arrays, self._capacity = grown, capacity
         self.generation += 1
 
-    def release(self, row: int, keep: int) -> None:
-        """Rows share one capacity, so a single row has nothing to give back."""
+    def free_slot(self, slot: int, keep: int) -> None:
+        """Slots share one capacity, so a single slot has nothing to give back."""
 
-    def forget(self, row: int, before: int, after: int) -> None:
+    def evict_window(self, slot: int, before: int, after: int) -> None:
         """Nothing can be given back by the page."""
 
     def close(self) -> None:

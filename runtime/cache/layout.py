@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from math import prod
 
-# Of the states of a row: before the last step (to undo it), after it, and one kept for other sequences to continue.
+# Of the states of a slot: before the last step (to undo it), after it, and one kept for other sequences to continue.
 STATE_COPIES = 3
 
 

@@ -3,7 +3,7 @@
     root ── block of ids ── block of ids ── …        one tree for all prompts; a block is found by its ids, under its
                          └─ block of ids             parent, so that ids are compared and never only their hash
 
-A hit is a copy into the row. The least recently used blocks go first when the byte limit is reached; since a use
+A hit is a copy into the slot. The least recently used blocks go first when the byte limit is reached; since a use
 refreshes a block's ancestors after itself, the oldest block never has children.
 """
 

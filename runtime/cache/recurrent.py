@@ -1,6 +1,6 @@
-"""Where each row's state lies, for layers that keep one instead of keys and values: recurrences and convolutions.
+"""Where each slot's state lies, for layers that keep one instead of keys and values: recurrences and convolutions.
 
-A state has a fixed size, has seen every token before it, and cannot go back. So a row has three places for it:
+A state has a fixed size, has seen every token before it, and cannot go back. So a slot has three places for it:
 
     two that steps alternate between: a step reads the state before it and writes the state after it
     one for a state that is kept: where another sequence may continue
@@ -18,127 +18,133 @@ from .host import Array
 from .layout import STATE_COPIES
 from .state_memory import StateMemory
 
-_KEPT = STATE_COPIES - 1  # the third of a row's places
+_KEPT = STATE_COPIES - 1  # the third of a slot's places
 _UNKNOWN = -1  # what a place holds is of no use
 
 
-def state_places(rows: int) -> int:
-    """Places for so many rows: three of each, and one for a step between the two halves of a chunk."""
-    return STATE_COPIES * rows + 1
+def state_slots_of(slots: int) -> int:
+    """Places for so many slots: three of each, and one for a step between the two halves of a chunk."""
+    return STATE_COPIES * slots + 1
 
 
-class StateRows:
-    """The places of all rows. Place `copy * rows + row` is a copy of a row's state; the last one is anybody's.
+class RecurrentStateCache:
+    """The places of all slots. Place `copy * slots + slot` is a copy of a slot's state; the last one is anybody's.
 
     Args:
-        memory: of `state_places(rows)` places.
-        rows: how many rows there are.
+        memory: of `state_slots_of(slots)` places.
+        slots: how many slots there are.
     """
 
-    def __init__(self, memory: StateMemory, rows: int) -> None:
+    def __init__(self, memory: StateMemory, slots: int) -> None:
         self.memory = memory
-        self._rows = rows
-        self._between = STATE_COPIES * rows
+        self._slots = slots
+        self._between = STATE_COPIES * slots
         self._between_row = 0  # whose state is there
-        self._seen = [_UNKNOWN] * state_places(rows)  # tokens that each place's state has seen
+        self._seen = [_UNKNOWN] * state_slots_of(slots)  # tokens that each place's state has seen
 
     @contextmanager
     def advance(
-        self, first: int, pasts: Sequence[int], counts: Sequence[int], *, passing: bool = False
+        self, first: int, pasts: Sequence[int], counts: Sequence[int], *, intermediate: bool = False
     ) -> Iterator[tuple[int, int]]:
-        """`with` this around a step of rows `first …` that puts `counts[i]` tokens behind `pasts[i]`.
+        """`with` this around a step of slots `first …` that puts `counts[i]` tokens behind `pasts[i]`.
 
         Yields the places that the step reads and writes, each the first of a run of places. Only when the step returns
-        do the states that it wrote count. If it is `passing`, the next step of its only row continues behind it, and
+        do the states that it wrote count. If it is `passing`, the next step of its only slot continues behind it, and
         the states before both are still there afterwards.
 
         Raises:
-            ExecutionError: the state behind some row's past is not known.
+            ExecutionError: the state behind some slot's past is not known.
         """
         if not self.memory.tensors:
             yield 0, 0
             return
-        rows = range(first, first + len(pasts))
-        places = [self._find(row, past) for row, past in zip(rows, pasts, strict=True)]
-        source, target = self._one_row(first, places[0], passing) if len(places) == 1 else self._many(first, places)
-        for index, (row, past) in enumerate(zip(rows, pasts, strict=True)):
-            self._forget(row, past)
+        slots = range(first, first + len(pasts))
+        state_slots = [self._find(slot, past) for slot, past in zip(slots, pasts, strict=True)]
+        source, target = (
+            self._one_slot(first, state_slots[0], intermediate)
+            if len(state_slots) == 1
+            else self._many(first, state_slots)
+        )
+        for index, (slot, past) in enumerate(zip(slots, pasts, strict=True)):
+            self._forget(slot, past)
             self._seen[target + index] = _UNKNOWN
         yield source, target
         for index, (past, count) in enumerate(zip(pasts, counts, strict=True)):
             self._seen[target + index] = past + count
 
-    def keep(self, row: int, length: int) -> bool:
+    def keep(self, slot: int, length: int) -> bool:
         """Keep the state behind the first `length` tokens, in place of what was kept before; False: it is not known."""
-        known = [place for place in self._places(row) if self._seen[place] == length]
+        known = [state_slot for state_slot in self._state_slots(slot) if self._seen[state_slot] == length]
         if known:
-            self._copy(known[0], self._place(_KEPT, row))
+            self._copy(known[0], self._state_slot(_KEPT, slot))
         return bool(known)
 
-    def move(self, source: int, target: int, length: int) -> None:
-        """Copy the state behind the first `length` tokens of one row to another row, and what is kept before it."""
+    def copy_slot(self, source: int, target: int, length: int) -> None:
+        """Copy the state behind the first `length` tokens of one slot to another slot, and what is kept before it."""
         if source == target or not self.memory.tensors:
             return
-        place = self._find(source, length)
+        state_slot = self._find(source, length)
         self._forget(target, _UNKNOWN)
-        self._copy(place, self._place(place // self._rows % STATE_COPIES, target))
-        kept = self._place(_KEPT, source)
+        self._copy(state_slot, self._state_slot(state_slot // self._slots % STATE_COPIES, target))
+        kept = self._state_slot(_KEPT, source)
         if _UNKNOWN < self._seen[kept] <= length:
-            self._copy(kept, self._place(_KEPT, target))
+            self._copy(kept, self._state_slot(_KEPT, target))
 
-    def release(self, row: int, keep: int) -> None:
-        """Forget the row's states beyond its first `keep` tokens; with none to keep, give their memory back."""
-        self._forget(row, keep or _UNKNOWN)
+    def free_slot(self, slot: int, keep: int) -> None:
+        """Forget the slot's states beyond its first `keep` tokens; with none to keep, give their memory back."""
+        self._forget(slot, keep or _UNKNOWN)
         if not keep:
             for copy in range(STATE_COPIES):
-                self.memory.discard(self._place(copy, row))
+                self.memory.discard(self._state_slot(copy, slot))
 
-    def read(self, row: int, length: int) -> list[Array]:
-        """Copies of the state behind the row's first `length` tokens."""
-        return self.memory.read(self._find(row, length))
+    def read(self, slot: int, length: int) -> list[Array]:
+        """Copies of the state behind the slot's first `length` tokens."""
+        return self.memory.read(self._find(slot, length))
 
-    def write(self, row: int, length: int, block: Sequence[Array]) -> None:
-        """Keep what `read` returned as the row's only state, behind its first `length` tokens."""
-        self._forget(row, _UNKNOWN)
-        self.memory.write(self._place(_KEPT, row), block)
-        self._seen[self._place(_KEPT, row)] = length
+    def write(self, slot: int, length: int, block: Sequence[Array]) -> None:
+        """Keep what `read` returned as the slot's only state, behind its first `length` tokens."""
+        self._forget(slot, _UNKNOWN)
+        self.memory.write(self._state_slot(_KEPT, slot), block)
+        self._seen[self._state_slot(_KEPT, slot)] = length
 
-    def _place(self, copy: int, row: int) -> int:
-        return copy * self._rows + row
+    def _state_slot(self, copy: int, slot: int) -> int:
+        return copy * self._slots + slot
 
-    def _places(self, row: int) -> list[int]:
-        shared = [self._between] if self._between_row == row else []
-        return [*range(row, self._between, self._rows), *shared]
+    def _state_slots(self, slot: int) -> list[int]:
+        shared = [self._between] if self._between_row == slot else []
+        return [*range(slot, self._between, self._slots), *shared]
 
-    def _find(self, row: int, length: int) -> int:
-        """The place whose state has seen the row's first `length` tokens; the state behind none is made of zeros."""
-        for place in self._places(row):
-            if self._seen[place] == length:
-                return place
+    def _find(self, slot: int, length: int) -> int:
+        """The place whose state has seen the slot's first `length` tokens; the state behind none is made of zeros."""
+        for state_slot in self._state_slots(slot):
+            if self._seen[state_slot] == length:
+                return state_slot
         if length:
-            known = sorted({self._seen[place] for place in self._places(row)} - {_UNKNOWN})
+            known = sorted({self._seen[state_slot] for state_slot in self._state_slots(slot)} - {_UNKNOWN})
             raise ExecutionError(
-                f"Row {row} cannot continue behind {length} tokens: its layers keep states, known behind {known} here."
+                f"Slot {slot} cannot continue behind {length} tokens: its layers keep states, known behind {known}."
             )
-        self._forget(row, _UNKNOWN)
-        self.memory.clear(row)
-        self._seen[row] = 0
-        return row
+        self._forget(slot, _UNKNOWN)
+        self.memory.clear(slot)
+        self._seen[slot] = 0
+        return slot
 
-    def _one_row(self, row: int, source: int, passing: bool) -> tuple[int, int]:
+    def _one_slot(self, slot: int, source: int, intermediate: bool) -> tuple[int, int]:
         """It reads its state wherever that is, and writes over the older of the two that steps alternate between."""
-        if passing:
-            self._between_row, self._seen[self._between] = row, _UNKNOWN
+        if intermediate:
+            self._between_row, self._seen[self._between] = slot, _UNKNOWN
             return source, self._between
-        changing = [place for place in (self._place(0, row), self._place(1, row)) if place != source]
+        changing = [
+            state_slot for state_slot in (self._state_slot(0, slot), self._state_slot(1, slot)) if state_slot != source
+        ]
         return source, min(changing, key=self._seen.__getitem__)
 
-    def _many(self, first: int, places: list[int]) -> tuple[int, int]:
+    def _many(self, first: int, state_slots: list[int]) -> tuple[int, int]:
         """All read the same copy, the one where most states are, after the others were copied there."""
-        copy = int(sum(place // self._rows == 1 for place in places) * 2 > len(places))
-        for row, place in enumerate(places, first):
-            self._copy(place, self._place(copy, row))
-        return self._place(copy, first), self._place(1 - copy, first)
+        copy = int(sum(state_slot // self._slots == 1 for state_slot in state_slots) * 2 > len(state_slots))
+        for slot, state_slot in enumerate(state_slots, first):
+            self._copy(state_slot, self._state_slot(copy, slot))
+        return self._state_slot(copy, first), self._state_slot(1 - copy, first)
 
     def _copy(self, source: int, target: int) -> None:
         if source != target:
@@ -146,8 +152,8 @@ class StateRows:
             self.memory.copy(source, target)
             self._seen[target] = self._seen[source]
 
-    def _forget(self, row: int, length: int) -> None:
-        """States beyond the first `length` tokens are not, or no more, of the row's sequence."""
-        for place in self._places(row):
-            if self._seen[place] > length:
-                self._seen[place] = _UNKNOWN
+    def _forget(self, slot: int, length: int) -> None:
+        """States beyond the first `length` tokens are not, or no more, of the slot's sequence."""
+        for state_slot in self._state_slots(slot):
+            if self._seen[state_slot] > length:
+                self._seen[state_slot] = _UNKNOWN

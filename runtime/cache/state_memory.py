@@ -1,4 +1,4 @@
-"""Memory of states: numbered places of a fixed size, and nothing about rows or models.
+"""Memory of states: numbered places of a fixed size, and nothing about slots or models.
 
 A state tensor is `[places, …]`, places outermost, so a place and any run of places are contiguous and can be bound to
 a graph without a copy.
@@ -35,22 +35,22 @@ class StateMemory(Protocol):
     tensors: tuple[StateTensor, ...]
     device: str  # "cpu" or "cuda"
 
-    def pointer(self, tensor: int, place: int) -> int:
+    def pointer(self, tensor: int, state_slot: int) -> int:
         """Address of a place of a state tensor."""
 
     def copy(self, source: int, target: int) -> None:
         """Copy all states of one place over another place."""
 
-    def clear(self, place: int) -> None:
+    def clear(self, state_slot: int) -> None:
         """Make all states of a place zeros."""
 
-    def discard(self, place: int) -> None:
+    def discard(self, state_slot: int) -> None:
         """What a place holds is not needed any more: give its memory back."""
 
-    def read(self, place: int) -> list[Array]:
+    def read(self, state_slot: int) -> list[Array]:
         """Host copies of a place, one array per tensor."""
 
-    def write(self, place: int, block: Sequence[Array]) -> None:
+    def write(self, state_slot: int, block: Sequence[Array]) -> None:
         """Put back what `read` returned."""
 
     def close(self) -> None:
@@ -62,49 +62,51 @@ class HostStates:
 
     device = "cpu"
 
-    def __init__(self, tensors: Sequence[StateTensor], places: int) -> None:
+    def __init__(self, tensors: Sequence[StateTensor], state_slots: int) -> None:
         self.tensors = tuple(tensors)
-        sizes = [-(-tensor.nbytes * places // PAGE) * PAGE for tensor in self.tensors]
+        sizes = [-(-tensor.nbytes * state_slots // PAGE) * PAGE for tensor in self.tensors]
         self._starts = np.cumsum([0, *sizes])[:-1].tolist()
         self._pages = reserve_pages(sum(sizes)) if sizes and pages_supported() else None
         memory = self._pages or np.zeros(sum(sizes), np.uint8)
         self.arrays = [
-            np.frombuffer(memory, np.float32, tensor.nbytes * places // 4, start).reshape(places, *tensor.sizes)
+            np.frombuffer(memory, np.float32, tensor.nbytes * state_slots // 4, start).reshape(
+                state_slots, *tensor.sizes
+            )
             for tensor, start in zip(self.tensors, self._starts, strict=True)
         ]
 
-    def pointer(self, tensor: int, place: int) -> int:
+    def pointer(self, tensor: int, state_slot: int) -> int:
         """Address of a place of a state tensor."""
         array = self.arrays[tensor]
-        return int(array.ctypes.data) + place * array.strides[0]
+        return int(array.ctypes.data) + state_slot * array.strides[0]
 
     def copy(self, source: int, target: int) -> None:
         """Copy all states of one place over another place."""
         for array in self.arrays:
             array[target] = array[source]
 
-    def clear(self, place: int) -> None:
+    def clear(self, state_slot: int) -> None:
         """Make all states of a place zeros."""
         for array in self.arrays:
-            array[place] = 0
+            array[state_slot] = 0
 
-    def discard(self, place: int) -> None:
+    def discard(self, state_slot: int) -> None:
         """Give the whole pages of a place back to the operating system."""
         if self._pages is None:
             return
         for tensor, start in zip(self.tensors, self._starts, strict=True):
-            first, size = whole_pages(start + place * tensor.nbytes, start + (place + 1) * tensor.nbytes)
+            first, size = whole_pages(start + state_slot * tensor.nbytes, start + (state_slot + 1) * tensor.nbytes)
             if size:
                 self._pages.madvise(mmap.MADV_DONTNEED, first, size)
 
-    def read(self, place: int) -> list[Array]:
+    def read(self, state_slot: int) -> list[Array]:
         """Copies of a place of every tensor."""
-        return [array[place].copy() for array in self.arrays]
+        return [array[state_slot].copy() for array in self.arrays]
 
-    def write(self, place: int, block: Sequence[Array]) -> None:
+    def write(self, state_slot: int, block: Sequence[Array]) -> None:
         """Put a block back."""
         for array, part in zip(self.arrays, block, strict=True):
-            array[place] = part
+            array[state_slot] = part
 
     def close(self) -> None:
         """Give every page back now; the reservation itself goes when the last binding to it does."""

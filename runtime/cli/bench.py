@@ -154,7 +154,7 @@ def _executor(
     from ..ort.executor import OnnxExecutor
     from ..ort.session import choose_provider
 
-    executor = OnnxExecutor(bundle, choose_provider(provider, bundle), rows=rows, context=context, threads=threads)
+    executor = OnnxExecutor(bundle, choose_provider(provider, bundle), slots=rows, context=context, threads=threads)
     try:
         yield executor
     finally:

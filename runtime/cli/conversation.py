@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from ..engine.generation import Delta
+    from ..engine.generation import OutputDelta
     from ..llm import LLM
     from ..options import SamplingParams
 
@@ -31,7 +31,7 @@ class Conversation:
         """Forget everything but the system message."""
         self.messages = list(self._start)
 
-    def ask(self, text: str) -> Iterator["Delta"]:
+    def ask(self, text: str) -> Iterator["OutputDelta"]:
         """Answer one more message, piece by piece. Closing the iterator stops the answer.
 
         Raises:
@@ -41,7 +41,7 @@ class Conversation:
         messages = [*self.messages, {"role": "user", "content": text}]
         return self._answer(messages, self._llm.stream_chat(messages, self._params))
 
-    def _answer(self, messages: list[dict[str, str]], deltas: Iterator["Delta"]) -> Iterator["Delta"]:
+    def _answer(self, messages: list[dict[str, str]], deltas: Iterator["OutputDelta"]) -> Iterator["OutputDelta"]:
         answer = ""
         try:
             for delta in deltas:

@@ -72,7 +72,7 @@ def _measured(bundle: "Bundle", context: int) -> float:
     from ..ort.session import choose_provider
 
     tokens = 16
-    executor = OnnxExecutor(bundle, choose_provider("auto", bundle), rows=1)
+    executor = OnnxExecutor(bundle, choose_provider("auto", bundle), slots=1)
     behind = max(1, min(context, executor.capacity - tokens))
     speeds = Bench(executor, tokens=tokens).speeds([behind], [1], repeat=5)
     executor.close()

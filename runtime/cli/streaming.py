@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from ..engine.generation import Delta
+    from ..engine.generation import OutputDelta
 
 
 class Pace:
@@ -20,7 +20,7 @@ class Pace:
         self._began = time.perf_counter()
         self._first = self._last = self._began
 
-    def take(self, delta: "Delta") -> None:
+    def take(self, delta: "OutputDelta") -> None:
         """Count a piece of the answer."""
         self._last = time.perf_counter()
         self._first = self._last if not self._tokens else self._first
@@ -36,7 +36,7 @@ class Pace:
         return f"{self._tokens} tokens, {speed}, first token after {waited:.2f} s, finish reason {self.finish_reason}"
 
 
-def show(deltas: Iterator["Delta"], pace: Pace) -> bool:
+def show(deltas: Iterator["OutputDelta"], pace: Pace) -> bool:
     """Write the text of `deltas` to standard output as it comes; False if Ctrl-C stopped it, which also cancels it."""
     try:
         for delta in deltas:

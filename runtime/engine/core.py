@@ -11,20 +11,20 @@ import numpy as np
 
 from ..cache.prefix_cache import PrefixCache
 from ..errors import ExecutionError, OnnxlmError
-from ..ort.runner_protocol import MAX_SCORED, StepExecutor, StepInterrupted, batch_prefill_of, states_of
+from ..ort.runner_protocol import MAX_SCORED, ModelRunner, StepInterrupted, batch_prefill_of, states_of
 from ..sampling.logprobs import FloatArray
-from .generation import Answer, Delta
-from .prefill_policy import Pending, PrefillPace
-from .prefix_reuse import PromptReuse
+from .generation import OutputDelta, RequestState
+from .prefill_policy import ChunkedPrefillPolicy, PrefillWork
+from .prefix_reuse import PrefixReuse
 from .request import Sequence, Status
 from .scheduler import Chunk, Move, Scheduler
-from .waiting_limit import QueueLimit
+from .waiting_limit import WaitingLimit
 
 _log = logging.getLogger("onnxlm.engine")
 _NO_LOGITS = np.empty(0, np.float32)  # of a chunk that is not the last
 
 
-class Turns:
+class EngineCore:
     """Everything that happens to answers between two looks at the commands. One thread calls it.
 
     Args:
@@ -43,10 +43,10 @@ class Turns:
 
     def __init__(
         self,
-        executor: StepExecutor,
+        executor: ModelRunner,
         scheduler: Scheduler,
-        queue: QueueLimit,
-        pace: PrefillPace,
+        queue: WaitingLimit,
+        pace: ChunkedPrefillPolicy,
         clock: Callable[[], float] = time.monotonic,
         prefixes: PrefixCache | None = None,
     ) -> None:
@@ -56,13 +56,13 @@ class Turns:
         self.queue = queue
         self.pace = pace
         self.clock = clock
-        self.reuse = PromptReuse(executor, scheduler, prefixes)
-        self.answers: dict[int, Answer] = {}
+        self.reuse = PrefixReuse(executor, scheduler, prefixes)
+        self.answers: dict[int, RequestState] = {}
         self.computing: Sequence | None = None
         self._idle_callbacks: list[Callable[[], None]] = []
         self.counts = dict.fromkeys(("finished", "generated", "prompt", "cached"), 0)
 
-    def turn(self) -> bool:
+    def step(self) -> bool:
         """Do one round of everything; says whether a step was run."""
         self._expire()
         self._retire()
@@ -74,12 +74,12 @@ class Turns:
         self._tell_if_idle()
         return decoded or prefilled
 
-    def accept(self, answer: Answer) -> None:
+    def accept(self, answer: RequestState) -> None:
         """Queue a new answer."""
         self.answers[answer.sequence.id] = answer
         self.scheduler.submit(answer.sequence)
 
-    def cancel(self, answer: Answer, reason: str) -> None:
+    def cancel(self, answer: RequestState, reason: str) -> None:
         """End an answer in whatever state it is, if it has not ended."""
         if answer.sequence.id in self.answers:
             self._finish(answer.sequence, reason)
@@ -127,7 +127,7 @@ class Turns:
             self.answers[admitted.id].timings.admitted = self.clock()
             self.queue.leave(admitted.prompt_length)
             self.counts["prompt"] += admitted.prompt_length
-            self.counts["cached"] += admitted.cached
+            self.counts["cached"] += admitted.num_cached
 
     def _decode(self) -> bool:
         self._move(self.scheduler.grow())
@@ -145,18 +145,18 @@ class Turns:
     def _decode_ahead(self, sequence: Sequence) -> bool:
         """Verify a draft in one run; False if there is none. In a batch, a draft costs more than it saves."""
         lookup = self.answers[sequence.id].lookup
-        room = min(sequence.end - len(sequence.tokens) - 1, MAX_SCORED - 1)
+        room = min(sequence.max_len - len(sequence.tokens) - 1, MAX_SCORED - 1)
         draft = lookup.draft(sequence.tokens, room) if lookup and room > 0 and self.pace.decode_seconds else []
         if not (lookup and draft and self.scheduler.pay_ahead(sequence, len(draft))):
             return False
         started = self.clock()
         ids = np.array([sequence.tokens[-1], *draft], np.int64)
         try:
-            scores = self.executor.score(sequence.row, sequence.length, ids)
+            scores = self.executor.all_logits(sequence.slot, sequence.num_computed, ids)
         except ExecutionError:
             _log.warning("a draft of %d tokens failed, and is decoded without", len(draft))
             return False
-        start = sequence.length
+        start = sequence.num_computed
         accepted = self._accept_draft(sequence, draft, scores)
         if accepted < len(draft) and states_of(self.executor):
             self._go_back(sequence, start)
@@ -165,10 +165,10 @@ class Turns:
 
     def _accept_draft(self, sequence: Sequence, draft: list[int], scores: FloatArray) -> int:
         """Sample position by position, as long as that gives the drafted tokens; returns how many held."""
-        for place, logits in enumerate(scores):
+        for position, logits in enumerate(scores):
             self._commit(sequence, logits)
-            if sequence.status is not Status.RUNNING or draft[place : place + 1] != sequence.tokens[-1:]:
-                return place
+            if sequence.status is not Status.RUNNING or draft[position : position + 1] != sequence.tokens[-1:]:
+                return position
         return len(draft)
 
     def _go_back(self, sequence: Sequence, start: int) -> None:
@@ -176,7 +176,9 @@ class Turns:
         if sequence.status is not Status.RUNNING:
             return
         try:
-            self.executor.extend(sequence.row, start, np.array(sequence.tokens[start : sequence.length], np.int64))
+            self.executor.prefill_without_logits(
+                sequence.slot, start, np.array(sequence.tokens[start : sequence.num_computed], np.int64)
+            )
         except StepInterrupted:
             self._go_back(sequence, start)
         except ExecutionError as error:
@@ -194,20 +196,22 @@ class Turns:
         return True
 
     @property
-    def _paced(self) -> bool:
+    def _streaming_active(self) -> bool:
         """Whether somebody reads along, so that prompts must leave them most of the time."""
         return any(sequence.streamed for sequence in self.scheduler.running)
 
     @property
     def _filling(self) -> bool:
-        """Whether prompts go first: where nobody reads along, a decode step of more rows costs each of them less."""
-        return bool(self.scheduler.prefilling) and not self._paced
+        """Whether prompts go first: where nobody reads along, a decode step of more slots costs each of them less."""
+        return bool(self.scheduler.prefilling) and not self._streaming_active
 
     def _chunk_size(self, sequence: Sequence) -> int:
         """How many tokens of its prompt to compute next; 0 to decode once more before that."""
         tokens, waited = len(sequence.tokens), self.clock() - sequence.arrival
-        prompt = Pending(tokens - sequence.length, tokens - sequence.cached, waited, self.scheduler.starved)
-        size = self.pace.size(prompt, paced=self._paced)
+        prompt = PrefillWork(
+            tokens - sequence.num_computed, tokens - sequence.num_cached, waited, self.scheduler.idle_slots
+        )
+        size = self.pace.size(prompt, streaming_active=self._streaming_active)
         return min(size, MAX_SCORED - 1) if sequence.scored else size
 
     def _prefill_one(self, chunk: Chunk) -> None:
@@ -227,7 +231,7 @@ class Turns:
         started = self.clock()
         ids = [np.array(chunk.sequence.tokens[chunk.start : chunk.stop], np.int64) for chunk in chunks]
         try:
-            logits = self.batching.prefill_batch(chunks[0].sequence.row, [chunk.start for chunk in chunks], ids)
+            logits = self.batching.prefill_batch(chunks[0].sequence.slot, [chunk.start for chunk in chunks], ids)
         except ExecutionError as error:
             _log.warning("a prefill of %d prompts failed, and the first is repeated alone: %s", len(chunks), error)
             return False
@@ -243,7 +247,7 @@ class Turns:
 
     def _decode_batch(self, batch: list[Sequence]) -> Iterable[FloatArray | Exception]:
         ids = np.array([sequence.tokens[-1] for sequence in batch], np.int64)
-        lengths = np.array([sequence.length for sequence in batch], np.int32)
+        lengths = np.array([sequence.num_computed for sequence in batch], np.int32)
         try:
             return self.executor.decode(ids, lengths)
         except ExecutionError as error:
@@ -251,9 +255,9 @@ class Turns:
             return map(self._decode_alone, batch)
 
     def _decode_alone(self, sequence: Sequence) -> FloatArray | Exception:
-        """One row's step on its own, to find out whose fault a failure was."""
+        """One slot's step on its own, to find out whose fault a failure was."""
         try:
-            return self.executor.prefill(sequence.row, sequence.length, np.array(sequence.tokens[-1:], np.int64))
+            return self.executor.prefill(sequence.slot, sequence.num_computed, np.array(sequence.tokens[-1:], np.int64))
         except StepInterrupted:
             return self._decode_alone(sequence)
         except ExecutionError as error:
@@ -266,11 +270,11 @@ class Turns:
         try:
             ids = np.array(sequence.tokens[chunk.start : chunk.stop], np.int64)
             if not sequence.scored and chunk.stop < len(sequence.tokens):
-                self.executor.extend(sequence.row, chunk.start, ids)
+                self.executor.prefill_without_logits(sequence.slot, chunk.start, ids)
                 return _NO_LOGITS
             if not sequence.scored:
-                return self.executor.prefill(sequence.row, chunk.start, ids)
-            scores = self.executor.score(sequence.row, chunk.start, ids)
+                return self.executor.prefill(sequence.slot, chunk.start, ids)
+            scores = self.executor.all_logits(sequence.slot, chunk.start, ids)
             self.answers[sequence.id].score_prompt(chunk.start, scores)
             last: FloatArray = scores[-1]
             return last
@@ -284,7 +288,7 @@ class Turns:
 
     def _first_token(self, sequence: Sequence, logits: FloatArray) -> None:
         """The prompt is complete: sample, and let the sequence run if that did not end it."""
-        if len(sequence.tokens) >= sequence.end:  # max_tokens is 0
+        if len(sequence.tokens) >= sequence.max_len:  # max_tokens is 0
             self._finish(sequence, "length")
             return
         self._sample(sequence, logits)
@@ -297,7 +301,7 @@ class Turns:
         if isinstance(logits, Exception):
             self._fail(sequence, logits)
         elif self._sample(sequence, logits):
-            sequence.length += 1
+            sequence.num_computed += 1
 
     def _sample(self, sequence: Sequence, logits: FloatArray) -> bool:
         answer = self.answers[sequence.id]
@@ -322,7 +326,7 @@ class Turns:
         self.answers[sequence.id].error = error
         self._finish(sequence, "error")
 
-    def _finish(self, sequence: Sequence, reason: str, last: Delta | None = None) -> None:
+    def _finish(self, sequence: Sequence, reason: str, last: OutputDelta | None = None) -> None:
         """The one place where an answer ends: exactly once, with exactly one last delta."""
         answer = self.answers.pop(sequence.id)
         if answer.timings.admitted is None:
@@ -332,10 +336,10 @@ class Turns:
         self.scheduler.finish(sequence, reason)
         answer.timings.finished = self.clock()
         self.counts["finished"] += 1
-        last = last or Delta(answer.index, answer.rest())
-        self._emit(answer, Delta(last.index, last.text, last.token_ids, last.logprobs, reason))
+        last = last or OutputDelta(answer.index, answer.rest())
+        self._emit(answer, OutputDelta(last.index, last.text, last.token_ids, last.logprobs, reason))
 
-    def _emit(self, answer: Answer, delta: Delta) -> None:
+    def _emit(self, answer: RequestState, delta: OutputDelta) -> None:
         try:
             answer.emit(delta)
         except Exception:  # noqa: BLE001  # a listener's fault, such as a closed event loop
@@ -343,6 +347,6 @@ class Turns:
 
     def _move(self, moves: Iterable[Move]) -> None:
         for move in moves:
-            self.executor.move(move.source, move.target, move.length)
-        for row, keep in self.scheduler.released():
-            self.executor.release(row, keep)
+            self.executor.copy_slot(move.source, move.target, move.length)
+        for slot, keep in self.scheduler.released():
+            self.executor.free_slot(slot, keep)

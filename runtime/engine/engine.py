@@ -12,12 +12,12 @@ from dataclasses import dataclass
 
 from ..cache.prefix_cache import PrefixCache
 from ..errors import ExecutionError, OnnxlmError
-from ..ort.runner_protocol import StepExecutor
-from .core import Turns
-from .generation import Answer
-from .prefill_policy import PrefillPace
+from ..ort.runner_protocol import ModelRunner
+from .core import EngineCore
+from .generation import RequestState
+from .prefill_policy import ChunkedPrefillPolicy
 from .scheduler import Scheduler
-from .waiting_limit import QueueLimit
+from .waiting_limit import WaitingLimit
 
 _log = logging.getLogger("onnxlm.engine")
 
@@ -56,15 +56,17 @@ class Engine:
 
     def __init__(
         self,
-        executor: StepExecutor,
+        executor: ModelRunner,
         scheduler: Scheduler,
         *,
-        queue: QueueLimit | None = None,
-        pace: PrefillPace | None = None,
+        queue: WaitingLimit | None = None,
+        pace: ChunkedPrefillPolicy | None = None,
         prefixes: PrefixCache | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.turns = Turns(executor, scheduler, queue or QueueLimit(1024), pace or PrefillPace(512), clock, prefixes)
+        self.core = EngineCore(
+            executor, scheduler, queue or WaitingLimit(1024), pace or ChunkedPrefillPolicy(512), clock, prefixes
+        )
         self._commands: deque[Callable[[], None]] = deque()
         self._wake = threading.Condition()  # guards the commands and the flags below
         self._refusal: OnnxlmError | None = None  # why nothing new is taken
@@ -73,7 +75,7 @@ class Engine:
         self._thread: threading.Thread | None = None
         self._heartbeat = clock()
 
-    def submit(self, answers: Iterable[Answer]) -> None:
+    def submit(self, answers: Iterable[RequestState]) -> None:
         """Start the answers of one request, or refuse them all.
 
         Raises:
@@ -84,39 +86,39 @@ class Engine:
         with self._wake:
             if self._refusal is not None:
                 raise self._refusal
-            self.turns.queue.enter(len(accepted), sum(answer.sequence.prompt_length for answer in accepted))
-            self._commands.extend(_call(self.turns.accept, answer) for answer in accepted)
+            self.core.queue.enter(len(accepted), sum(answer.sequence.prompt_length for answer in accepted))
+            self._commands.extend(_call(self.core.accept, answer) for answer in accepted)
             self._wake.notify()
 
-    def cancel(self, answer: Answer, reason: str = "cancelled") -> None:
+    def cancel(self, answer: RequestState, reason: str = "cancelled") -> None:
         """End an answer soon, wherever it is; does nothing if it has ended."""
         with self._wake:
-            self._commands.append(_call(self.turns.cancel, answer, reason))
+            self._commands.append(_call(self.core.cancel, answer, reason))
             self._wake.notify()
-        if self.turns.computing is answer.sequence:
-            self.turns.executor.interrupt()
+        if self.core.computing is answer.sequence:
+            self.core.executor.interrupt()
 
     def drain(self, timeout: float | None = None) -> bool:
         """Refuse new requests and wait until those accepted have ended; False if `timeout` seconds were not enough."""
         done = threading.Event()
         with self._wake:
             self._refuse(ExecutionError("The engine is draining and takes no more requests."))
-            self._commands.append(_call(self.turns.when_idle, done.set))
+            self._commands.append(_call(self.core.when_idle, done.set))
             self._wake.notify()
         return done.wait(timeout)
 
     def stats(self) -> EngineStats:
         """Figures of this moment; a count may be one step old."""
-        turns, scheduler = self.turns, self.turns.scheduler
+        core, scheduler = self.core, self.core.scheduler
         return EngineStats(
             running=len(scheduler.running) + len(scheduler.prefilling),
-            waiting=turns.queue.requests,
+            waiting=core.queue.requests,
             kv_blocks_used=scheduler.pool.total - scheduler.pool.free,
             kv_blocks_total=scheduler.pool.total,
-            finished=turns.counts["finished"],
-            generated_tokens=turns.counts["generated"],
-            prompt_tokens=turns.counts["prompt"],
-            cached_tokens=turns.counts["cached"],
+            finished=core.counts["finished"],
+            generated_tokens=core.counts["generated"],
+            prompt_tokens=core.counts["prompt"],
+            cached_tokens=core.counts["cached"],
             preemptions=scheduler.preemptions,
             heartbeat=self._heartbeat,
             alive=self._thread is not None and self._thread.is_alive() and not self._ended,
@@ -135,17 +137,17 @@ class Engine:
             self._wake.notify()
         if already:
             return
-        self.turns.executor.interrupt()
+        self.core.executor.interrupt()
         if self._thread is not None:
             self._thread.join()
-        self.turns.executor.close()
+        self.core.executor.close()
 
     def run_once(self) -> bool:
         """Take the commands and do one turn, for callers without a thread; says whether a step was run."""
-        self._heartbeat = self.turns.clock()
+        self._heartbeat = self.core.clock()
         while self._commands:
             self._commands.popleft()()
-        return self.turns.turn()
+        return self.core.step()
 
     def _loop(self) -> None:
         error: OnnxlmError | None = None
@@ -162,7 +164,7 @@ class Engine:
     def _wait(self) -> None:
         with self._wake:
             if not self._commands and not self._stopping:
-                self._wake.wait(self.turns.until_deadline())
+                self._wake.wait(self.core.until_deadline())
 
     def _end(self, error: OnnxlmError | None) -> None:
         with self._wake:
@@ -171,7 +173,7 @@ class Engine:
                 self._refusal = error
             while self._commands:
                 self._commands.popleft()()
-        self.turns.end_all("cancelled" if error is None else "error", error)
+        self.core.end_all("cancelled" if error is None else "error", error)
 
     def _refuse(self, error: OnnxlmError) -> None:
         self._refusal = self._refusal or error

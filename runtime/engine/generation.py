@@ -12,7 +12,7 @@ from .speculation import PromptLookup
 
 
 @dataclass(frozen=True, slots=True)
-class Delta:
+class OutputDelta:
     """What one step added to an answer.
 
     Attributes:
@@ -50,7 +50,7 @@ class Timings:
         return None if self.finished is None else self.finished - self.submitted
 
 
-class Answer:
+class RequestState:
     """One sequence with its sampler and its text. Only the engine's thread changes it; the deltas go to a listener.
 
     Args:
@@ -88,12 +88,12 @@ class Answer:
         self._stops = StopStrings(tuple(params.stop))
         self._stop_ids = stop_ids
 
-    def emit(self, delta: Delta) -> None:
+    def emit(self, delta: OutputDelta) -> None:
         """Hand a delta to the listener."""
         if self._listener is not None:
             self._listener(self, delta)
 
-    def take(self, logits: FloatArray) -> tuple[Delta, str | None]:
+    def take(self, logits: FloatArray) -> tuple[OutputDelta, str | None]:
         """Sample from logits [vocab] and append the token.
 
         Returns:
@@ -106,15 +106,15 @@ class Answer:
         self.sequence.tokens.append(sampled.token_id)
         text, reason = self._read(sampled.token_id)
         logprobs = () if sampled.logprob is None else (sampled.logprob,)
-        return Delta(self.index, text, (sampled.token_id,), logprobs), reason
+        return OutputDelta(self.index, text, (sampled.token_id,), logprobs), reason
 
     def score_prompt(self, start: int, logits: FloatArray) -> None:
         """Take logits [n, vocab] of the prompt positions from `start` on; each scores the token after it."""
         assert self.prompt_logprobs is not None
-        for place, row in enumerate(logits, start + 1):
-            if place == len(self.prompt_logprobs) < self.sequence.prompt_length:  # not again after a preemption
+        for state_slot, slot in enumerate(logits, start + 1):
+            if state_slot == len(self.prompt_logprobs) < self.sequence.prompt_length:  # not again after a preemption
                 count = self.params.prompt_logprobs or 0
-                self.prompt_logprobs.append(token_logprob(row, self.sequence.tokens[place], count))
+                self.prompt_logprobs.append(token_logprob(slot, self.sequence.tokens[state_slot], count))
 
     def rest(self) -> str:
         """The text still held back, at an end that is not a stop string."""
@@ -132,7 +132,7 @@ class Answer:
             if found.stop is not None:
                 return found.text, "stop"
             text = found.text
-        if len(self.sequence.tokens) >= self.sequence.end:
+        if len(self.sequence.tokens) >= self.sequence.max_len:
             return text + self.rest(), "length"
         return text, None
 
@@ -141,4 +141,4 @@ class Answer:
         return self.sequence.generated >= self.params.min_tokens
 
 
-Listener = Callable[[Answer, Delta], None]
+Listener = Callable[[RequestState, OutputDelta], None]

@@ -6,7 +6,7 @@ While nobody reads along, prompts go first, in the largest chunks. Beside reader
 2. a long prompt gets a large chunk once in a number of decode steps. Small ones in every turn are worse for all, as
    each reads all weights and all earlier keys again: beside one reader (SmolLM2, int4, 2 cores) chunks of 4 tokens made
    every token take four times as long, and a prompt of 2,000 tokens took 20 seconds instead of 11;
-3. others, and all while several wait and rows stand idle for them, get a chunk in every turn.
+3. others, and all while several wait and slots stand idle for them, get a chunk in every turn.
 """
 
 from dataclasses import dataclass
@@ -27,14 +27,14 @@ _READING_SECONDS = 0.050
 
 
 @dataclass(frozen=True)
-class Pending:
+class PrefillWork:
     """A prompt that is being computed.
 
     Attributes:
         left: tokens of it that are not.
         whole: tokens of it in all, less those that were found in a cache.
         waited: seconds since it came.
-        waiting: how many prompts wait, with this one, while rows stand idle.
+        waiting: how many prompts wait, with this one, while slots stand idle.
     """
 
     left: int
@@ -43,7 +43,7 @@ class Pending:
     waiting: int = 1
 
 
-class PrefillPace:
+class ChunkedPrefillPolicy:
     """Measures steps and proposes chunks. Sizes change with the measurements; results do not, bit for bit.
 
     Args:
@@ -54,22 +54,22 @@ class PrefillPace:
         decode_seconds: what a decode step takes at present; 0 before the first.
     """
 
-    def __init__(self, largest: int, patience: float = 60.0) -> None:
+    def __init__(self, largest: int, aging_seconds: float = 60.0) -> None:
         self.largest = largest
-        self.patience = patience
+        self.aging_seconds = aging_seconds
         self.decode_seconds = 0.0
         self._small_token_seconds = 0.0  # in the last few chunks, whatever their size
         self._token_seconds = 0.0
         self._steps = _STEPS_BETWEEN  # since the last chunk
 
-    def size(self, prompt: Pending, *, paced: bool) -> int:
+    def size(self, prompt: PrefillWork, *, streaming_active: bool) -> int:
         """Tokens of the next chunk; 0 where it is the turn of readers, if there are any (`paced`)."""
-        if not paced or not (self.decode_seconds and self._token_seconds):
+        if not streaming_active or not (self.decode_seconds and self._token_seconds):
             return self.largest
         most = min(self.largest, prompt.left)
         if prompt.left * self._token_seconds <= _HARDLY_SEEN:
             return most
-        urgency = max(1.0, prompt.waited / self.patience)
+        urgency = max(1.0, prompt.waited / self.aging_seconds)
         if prompt.waiting == 1 and self._is_long(prompt):
             return 0 if self._steps * urgency < _STEPS_BETWEEN else min(most, self._pause_tokens())
         return min(most, self._every_turn_tokens(urgency * prompt.waiting))
@@ -89,7 +89,7 @@ class PrefillPace:
         if tokens >= _LARGE or not self._token_seconds:
             self._token_seconds = _smoothed(self._token_seconds, seconds / tokens, _CHUNK_SMOOTHING)
 
-    def _is_long(self, prompt: Pending) -> bool:
+    def _is_long(self, prompt: PrefillWork) -> bool:
         """Whether it would cost readers much for long: not where a step and the largest chunk are soon done."""
         quick = self.decode_seconds + self.largest * self._token_seconds <= _READING_SECONDS
         return prompt.whole * self._token_seconds > _LONG_PROMPT and not quick

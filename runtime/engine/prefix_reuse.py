@@ -7,50 +7,50 @@ leaves another one that began alike, which is where the next one may leave both.
 import functools
 
 from ..cache.prefix_cache import Block, PrefixCache
-from ..ort.runner_protocol import StepExecutor, states_of
+from ..ort.runner_protocol import ModelRunner, states_of
 from .request import Sequence
 from .scheduler import MIN_CHUNK, Scheduler
 
 
-class PromptReuse:
-    """Between rows and the cache of prefixes.
+class PrefixReuse:
+    """Between slots and the cache of prefixes.
 
     Args:
-        executor: has the rows.
+        executor: has the slots.
         scheduler: is told what was found.
         prefixes: keys and values of earlier prompts, or None.
     """
 
-    def __init__(self, executor: StepExecutor, scheduler: Scheduler, prefixes: PrefixCache | None) -> None:
+    def __init__(self, executor: ModelRunner, scheduler: Scheduler, prefixes: PrefixCache | None) -> None:
         self._executor = executor
         self._states = states_of(executor)
         self._scheduler = scheduler
         self._prefixes = prefixes
 
     def restore(self, sequence: Sequence) -> None:
-        """Continue behind the longest beginning that the prefix cache knows, if that is more than the row has."""
+        """Continue behind the longest beginning that the prefix cache knows, if that is more than the slot has."""
         if self._prefixes is None or sequence.scored:
             return
         path = self._usable(sequence, self._prefixes.match(sequence.tokens, len(sequence.tokens) - MIN_CHUNK))
-        size, known = self._prefixes.block_tokens, sequence.length
+        size, known = self._prefixes.block_tokens, sequence.num_computed
         if len(path) * size <= known:
             return
         for start, block in zip(range(0, len(path) * size, size), path, strict=True):
             if start + size > known:
-                self._executor.write(sequence.row, start, block.data)
+                self._executor.write(sequence.slot, start, block.data)
         if self._states:
-            self._states.write_state(sequence.row, len(path) * size, path[-1].states)
+            self._states.write_state(sequence.slot, len(path) * size, path[-1].states)
         self._scheduler.found(sequence, len(path) * size)
 
     def reached(self, sequence: Sequence) -> None:
-        """A chunk of its prompt is in its row: keep what is to be kept."""
+        """A chunk of its prompt is in its slot: keep what is to be kept."""
         if self._states is None:
-            if sequence.length == len(sequence.tokens):
+            if sequence.num_computed == len(sequence.tokens):
                 self._store(sequence, self._scheduler.reusable(sequence))
-        elif sequence.length in sequence.stops and self._scheduler.intact(sequence):
-            if sequence.length == sequence.stops[-1]:
+        elif sequence.num_computed in sequence.checkpoint_positions and self._scheduler.intact(sequence):
+            if sequence.num_computed == sequence.checkpoint_positions[-1]:
                 self._keep(sequence)
-            self._store(sequence, sequence.length)
+            self._store(sequence, sequence.num_computed)
 
     def ended(self, sequence: Sequence, reason: str) -> None:
         """It ends while it runs: keep what was generated, too. Of a cancelled answer nobody may have seen the last."""
@@ -60,25 +60,25 @@ class PromptReuse:
             self._keep(sequence)
 
     def _usable(self, sequence: Sequence, path: list[Block]) -> list[Block]:
-        """Those blocks behind which the row can go on; where states are missing, it will keep them for the next."""
+        """Those blocks behind which the slot can go on; where states are missing, it will keep them for the next."""
         if not self._states or not path:
             return path
-        last = max((place for place, block in enumerate(path, 1) if block.states), default=0)
+        last = max((state_slot for state_slot, block in enumerate(path, 1) if block.states), default=0)
         assert self._prefixes is not None
         branch = len(path) * self._prefixes.block_tokens
-        if last < len(path) and branch not in sequence.stops:
-            sequence.stops = sorted([branch, *sequence.stops])
+        if last < len(path) and branch not in sequence.checkpoint_positions:
+            sequence.checkpoint_positions = sorted([branch, *sequence.checkpoint_positions])
         return path[:last]
 
     def _keep(self, sequence: Sequence) -> None:
         assert self._states is not None
-        if self._states.keep_state(sequence.row, sequence.length):
-            sequence.kept = sequence.length
+        if self._states.keep_state(sequence.slot, sequence.num_computed):
+            sequence.kept = sequence.num_computed
 
     def _store(self, sequence: Sequence, length: int) -> None:
         if self._prefixes is None:
             return
-        self._prefixes.store(sequence.tokens, length, functools.partial(self._executor.read, sequence.row))
+        self._prefixes.store(sequence.tokens, length, functools.partial(self._executor.read, sequence.slot))
         if self._states:
-            read = functools.partial(self._states.read_state, sequence.row, length)
+            read = functools.partial(self._states.read_state, sequence.slot, length)
             self._prefixes.store_states(sequence.tokens, length, read)

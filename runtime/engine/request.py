@@ -17,43 +17,43 @@ class Status(Enum):
 class Sequence:
     """Tokens of one request and their place in the cache.
 
-    `length` is the only commit point: a step writes keys and values at positions at or beyond `length`, and only when
-    its token has been sampled does `length` grow. A failed or cancelled step therefore needs no undo.
+    `num_computed` is the only commit point: a step writes keys and values at positions from `num_computed` on, and
+    `num_computed` grows only when its token has been sampled. A failed or cancelled step therefore needs no undo.
 
     Attributes:
         id: unique within one engine.
         tokens: prompt, then what was generated. The last token of a running sequence is not in the cache yet.
         prompt_length: how many of them are the prompt.
-        end: most tokens, prompt and answer together.
+        max_len: most tokens, prompt and answer together.
         arrival: when it was submitted, in seconds of a monotonic clock.
         deadline: when it is given up, on the same clock.
-        row: its row of the cache while it is in PREFILL or RUNNING, else -1.
-        length: tokens whose keys and values are in the cache.
-        exact: how many of those were computed by prefill; decode may differ from it in the last bit.
-        cached: prompt tokens that were found in the cache instead of computed.
+        slot: its slot of the cache while it is in PREFILL or RUNNING, else -1.
+        num_computed: tokens whose keys and values are in the cache.
+        num_prefilled: how many of those were computed by prefill; decode may differ from it in the last bit.
+        num_cached: prompt tokens that were found in the cache instead of computed.
         blocks: blocks of the pool that it holds.
         scored: whether every prompt position must be computed, because its logits are wanted.
-        stops: lengths at which its prefill pauses, because the states of the layers are to be kept there.
-        kept: length behind which its row keeps states; where layers have any, others can continue only there.
+        checkpoint_positions: where its prefill pauses, because the recurrent states are kept there.
+        kept: length behind which its slot keeps states; where layers have any, others can continue only there.
         streamed: whether somebody reads the answer while it grows, so that its pace matters and not only its end.
     """
 
     id: int
     tokens: list[int]
     prompt_length: int
-    end: int
+    max_len: int
     arrival: float = 0.0
     deadline: float | None = None
     status: Status = Status.WAITING
-    row: int = -1
-    length: int = 0
-    exact: int = 0
-    cached: int = 0
+    slot: int = -1
+    num_computed: int = 0
+    num_prefilled: int = 0
+    num_cached: int = 0
     blocks: int = 0
     preemptions: int = 0
     finish_reason: str | None = None
     scored: bool = False
-    stops: list[int] = field(default_factory=list)
+    checkpoint_positions: list[int] = field(default_factory=list)
     kept: int = 0
     streamed: bool = False
 
@@ -65,7 +65,7 @@ class Sequence:
     @property
     def positions(self) -> int:
         """Positions of the cache that it needs at most: the last generated token is never fed back."""
-        return max(self.prompt_length, self.end - 1)
+        return max(self.prompt_length, self.max_len - 1)
 
 
 def common_prefix(left: list[int], right: list[int], limit: int) -> int:

@@ -4,9 +4,9 @@
        ▲                                    │
        └──────────────preempt───────────────┘          `finish` ends a sequence in any state
 
-Running sequences fill rows 0 … n-1 of the cache without holes, so one decode step is one contiguous batch. In PREFILL,
-at a row at or beyond n, is one sequence at a time, or several that are short enough to be computed in one run: these
-stand in the order of their rows, and join in it. Rows of finished sequences stay warm until needed.
+Running sequences fill slots 0 … n-1 of the cache without holes, so one decode step is one contiguous batch. In PREFILL,
+at a slot at or beyond n, is one sequence at a time, or several that are short enough to be computed in one run: these
+stand in the order of their slots, and join in it. Slots of finished sequences stay warm until needed.
 """
 
 from collections import deque
@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from ..cache.blocks import BlockPool
-from ..cache.slots import WarmRows
+from ..cache.slots import CachedSlots
 from ..errors import PromptTooLongError
 from .request import Sequence, Status, common_prefix
 
@@ -24,7 +24,7 @@ MAX_PREEMPTIONS = 2
 
 @dataclass(frozen=True)
 class Move:
-    """Copy the first `length` tokens of row `source` over row `target`."""
+    """Copy the first `length` tokens of slot `source` over slot `target`."""
 
     source: int
     target: int
@@ -33,7 +33,7 @@ class Move:
 
 @dataclass(frozen=True)
 class Chunk:
-    """Compute keys and values of `sequence.tokens[start:stop]` in its row."""
+    """Compute keys and values of `sequence.tokens[start:stop]` in its slot."""
 
     sequence: Sequence
     start: int
@@ -45,16 +45,16 @@ class Limits:
     """What the scheduler may use.
 
     Args:
-        rows: sequences that decode together.
+        slots: sequences that decode together.
         context: most tokens of one sequence.
-        window: shortest attention window of any layer, or None; longer rows have lost what lies before it.
+        window: shortest attention window of any layer, or None; longer slots have lost what lies before it.
         optimistic: admit before the whole answer is sure to fit, and preempt when it does not.
         reuse_generated: let later prompts reuse keys and values that decode computed, not only those of prefill.
         states_every: where layers keep states, which cannot go back: they are kept at multiples of so many tokens, and
-            a row is continued only there. 0: there are none, and any beginning of a row can be reused.
+            a slot is continued only there. 0: there are none, and any beginning of a slot can be reused.
     """
 
-    rows: int
+    slots: int
     context: int
     window: int | None = None
     optimistic: bool = False
@@ -71,13 +71,13 @@ class Scheduler:
         self.waiting: deque[Sequence] = deque()
         self.prefilling: list[Sequence] = []
         self.running: list[Sequence] = []
-        self.warm = WarmRows(pool, whole=limits.states_every > 0)
+        self.warm = CachedSlots(pool, whole=limits.states_every > 0)
         self.preemptions = 0
 
     @property
-    def starved(self) -> int:
-        """Rows that could decode if prompts were computed faster."""
-        return min(len(self.waiting) + len(self.prefilling), self.limits.rows - len(self.running))
+    def idle_slots(self) -> int:
+        """Slots that could decode if prompts were computed faster."""
+        return min(len(self.waiting) + len(self.prefilling), self.limits.slots - len(self.running))
 
     @property
     def idle(self) -> bool:
@@ -107,11 +107,11 @@ class Scheduler:
 
     def submit(self, sequence: Sequence) -> None:
         """Queue a sequence that passed `check`."""
-        assert sequence.end <= self.longest
+        assert sequence.max_len <= self.longest
         self.waiting.append(sequence)
 
     def finish(self, sequence: Sequence, reason: str) -> None:
-        """End a sequence in whatever state it is; a running one keeps its row until `retire`."""
+        """End a sequence in whatever state it is; a running one keeps its slot until `retire`."""
         if sequence.status is Status.WAITING:
             self.waiting.remove(sequence)
         sequence.status = Status.FINISHED
@@ -127,28 +127,28 @@ class Scheduler:
     # One turn of the engine's loop, in this order
 
     def retire(self) -> list[Move]:
-        """Take finished sequences out of the batch; the last running rows move into the holes."""
+        """Take finished sequences out of the batch; the last running slots move into the holes."""
         moves = []
-        for row in range(len(self.running) - 1, -1, -1):
-            if self.running[row].status is Status.FINISHED:
-                moves += self._take_out(self.running[row])
+        for slot in range(len(self.running) - 1, -1, -1):
+            if self.running[slot].status is Status.FINISHED:
+                moves += self._take_out(self.running[slot])
         return moves
 
     def admit(self, size: int = 0) -> Move | None:
-        """Start the prefill of the next waiting sequence if rows and memory allow; it may begin with a copied prefix.
+        """Start the prefill of the next waiting sequence if slots and memory allow; it may begin with a copied prefix.
 
-        It is then the last of `prefilling`, with `length` tokens in its row once the returned copy is made. Beside
+        It is then the last of `prefilling`, with `length` tokens in its slot once the returned copy is made. Beside
         others it starts only if all of them can be computed in one run of `size` tokens, padding included.
         """
-        row = self.prefilling[-1].row + 1 if self.prefilling else len(self.running)
+        slot = self.prefilling[-1].slot + 1 if self.prefilling else len(self.running)
         crowded = self.prefilling and not _fit(self.prefilling, size, MIN_CHUNK)
-        if not self.waiting or row >= self.limits.rows or crowded:
+        if not self.waiting or slot >= self.limits.slots or crowded:
             return None
         sequence = self.waiting[0]
         source, shared = self._reusable(sequence)
         if self.prefilling and not self._fits_beside(sequence, shared, size):
             return None
-        in_place = source == row if self.prefilling else self.warm.worth_taking(source, shared, row)
+        in_place = source == slot if self.prefilling else self.warm.worth_taking(source, shared, slot)
         if in_place:
             self.warm.drop(source)
         if not self._pay(sequence, self._price(sequence), keep=source):
@@ -157,30 +157,32 @@ class Scheduler:
         self.waiting.popleft()
         if not in_place and source >= len(self.running) and source not in self.warm:
             source = -1  # it had to be given up to pay
-        return self._start(sequence, row, source, shared, in_place)
+        return self._start(sequence, slot, source, shared, in_place)
 
     def grow(self) -> list[Move]:
         """Pay for the next token of every running sequence, preempting the newest ones where memory is short."""
         moves: list[Move] = []
         for sequence in list(self.running):
-            while sequence.status is Status.RUNNING and not self._pay(sequence, self.pool.blocks(sequence.length + 1)):
+            while sequence.status is Status.RUNNING and not self._pay(
+                sequence, self.pool.blocks(sequence.num_computed + 1)
+            ):
                 moves += self._preempt()
         return moves
 
     def pay_ahead(self, sequence: Sequence, tokens: int) -> bool:
         """Pay for `tokens` tokens beyond the next one, if that takes nothing from anybody; says whether it did."""
-        return self._pay(sequence, self.pool.blocks(sequence.length + 1 + tokens))
+        return self._pay(sequence, self.pool.blocks(sequence.num_computed + 1 + tokens))
 
     def next_chunks(self, size: int) -> list[Chunk]:
-        """What to prefill in the next run: all that is left of several sequences at consecutive rows, or one chunk."""
+        """What to prefill in the next run: all that is left of several sequences at consecutive slots, or one chunk."""
         together: list[Sequence] = []
         for sequence in self.prefilling:
-            consecutive = sequence.row == self.prefilling[0].row + len(together)
+            consecutive = sequence.slot == self.prefilling[0].slot + len(together)
             if not (consecutive and _fit([*together, sequence], size)):
                 break
             together.append(sequence)
         if len(together) > 1:
-            return [Chunk(sequence, sequence.length, len(sequence.tokens)) for sequence in together]
+            return [Chunk(sequence, sequence.num_computed, len(sequence.tokens)) for sequence in together]
         chunk = self.next_chunk(size)
         return [chunk] if chunk else []
 
@@ -189,67 +191,67 @@ class Scheduler:
         if not self.prefilling:
             return None
         sequence = self.prefilling[0]
-        stops = (stop for stop in sequence.stops if stop > sequence.length)
-        left = min(stops, default=len(sequence.tokens)) - sequence.length
+        stops = (stop for stop in sequence.checkpoint_positions if stop > sequence.num_computed)
+        left = min(stops, default=len(sequence.tokens)) - sequence.num_computed
         size = min(max(size, MIN_CHUNK), left)
         if left - size == 1:
             size += 1 if size <= MIN_CHUNK else -1
-        return Chunk(sequence, sequence.length, sequence.length + size)
+        return Chunk(sequence, sequence.num_computed, sequence.num_computed + size)
 
     # What the engine reports
 
     def prefilled(self, chunk: Chunk) -> None:
         """A chunk is in the cache."""
-        chunk.sequence.length = chunk.sequence.exact = chunk.stop
+        chunk.sequence.num_computed = chunk.sequence.num_prefilled = chunk.stop
 
     def join(self, sequence: Sequence) -> Move | None:
         """The prefill of the first is complete: it runs from the next step on, at the end of the batch."""
         assert sequence is self.prefilling[0]
         del self.prefilling[0]
         move = None
-        if sequence.row != len(self.running):
+        if sequence.slot != len(self.running):
             self.warm.drop(len(self.running))
-            move = Move(sequence.row, len(self.running), sequence.length)
-            self.warm.released.append(sequence.row)
-        sequence.row = len(self.running)
+            move = Move(sequence.slot, len(self.running), sequence.num_computed)
+            self.warm.released.append(sequence.slot)
+        sequence.slot = len(self.running)
         sequence.status = Status.RUNNING
         self.running.append(sequence)
         return move
 
     def released(self) -> list[tuple[int, int]]:
-        """(row, tokens to keep) of rows whose other memory can be given back, each reported once."""
-        rows, self.warm.released = set(self.warm.released), []
-        live = {s.row: s.length for s in self}
-        return [(row, live.get(row, 0)) for row in sorted(rows) if row not in self.warm]
+        """(slot, tokens to keep) of slots whose other memory can be given back, each reported once."""
+        slots, self.warm.released = set(self.warm.released), []
+        live = {s.slot: s.num_computed for s in self}
+        return [(slot, live.get(slot, 0)) for slot in sorted(slots) if slot not in self.warm]
 
     def intact(self, sequence: Sequence) -> bool:
-        """Whether its row still holds all of its tokens: what lies before the shortest window is given back."""
-        return self.limits.window is None or sequence.length <= self.limits.window
+        """Whether its slot still holds all of its tokens: what lies before the shortest window is given back."""
+        return self.limits.window is None or sequence.num_computed <= self.limits.window
 
     def reusable(self, sequence: Sequence) -> int:
-        """How many of its first tokens another sequence may take over from its row."""
+        """How many of its first tokens another sequence may take over from its slot."""
         if not self.intact(sequence):
             return 0
         if self.limits.states_every:
             return sequence.kept
-        return sequence.length if self.limits.reuse_generated else sequence.exact
+        return sequence.num_computed if self.limits.reuse_generated else sequence.num_prefilled
 
     def found(self, sequence: Sequence, length: int) -> None:
-        """The first `length` tokens of a sequence in PREFILL were put into its row from elsewhere."""
-        sequence.length = sequence.exact = sequence.kept = length
-        sequence.cached = min(length, sequence.prompt_length)
+        """The first `length` tokens of a sequence in PREFILL were put into its slot from elsewhere."""
+        sequence.num_computed = sequence.num_prefilled = sequence.kept = length
+        sequence.num_cached = min(length, sequence.prompt_length)
 
     # Inside
 
     def _reusable(self, sequence: Sequence) -> tuple[int, int]:
-        """(row, tokens) of the longest prefix that lies in some row already; the last chunk is always computed."""
+        """(slot, tokens) of the longest prefix that lies in some slot already; the last chunk is always computed."""
         limit = 0 if sequence.scored else len(sequence.tokens) - MIN_CHUNK
         best = self.warm.match(sequence.tokens, limit)
         for other in self.running:
             reusable = self.reusable(other)
             shared = common_prefix(other.tokens, sequence.tokens, min(limit, reusable))
             if shared > best[1] and (shared == reusable or not self.limits.states_every):
-                best = (other.row, shared)
+                best = (other.slot, shared)
         return best if best[1] >= MIN_CHUNK else (-1, 0)
 
     def _fits_beside(self, sequence: Sequence, shared: int, size: int) -> bool:
@@ -270,7 +272,7 @@ class Scheduler:
         return self.pool.blocks(sequence.positions if sure else min(len(sequence.tokens) + 1, sequence.positions))
 
     def _pay(self, sequence: Sequence, price: int, keep: int = -1) -> bool:
-        """Make the sequence hold `price` blocks, giving up warm rows for them, the row `keep` last."""
+        """Make the sequence hold `price` blocks, giving up warm slots for them, the slot `keep` last."""
         missing = price - sequence.blocks
         if missing <= 0:
             return True
@@ -282,43 +284,43 @@ class Scheduler:
         sequence.blocks = price
         return True
 
-    def _start(self, sequence: Sequence, row: int, source: int, shared: int, in_place: bool) -> Move | None:
+    def _start(self, sequence: Sequence, slot: int, source: int, shared: int, in_place: bool) -> Move | None:
         sequence.status = Status.PREFILL
         self.prefilling.append(sequence)
-        sequence.row = source if in_place else row
+        sequence.slot = source if in_place else slot
         self.found(sequence, shared if source >= 0 else 0)
-        sequence.stops = self._stops(len(sequence.tokens))
-        self.warm.drop(sequence.row)
-        self.warm.released.append(sequence.row)  # whatever lies beyond `length` there
-        return None if in_place or source < 0 else Move(source, sequence.row, shared)
+        sequence.checkpoint_positions = self._stops(len(sequence.tokens))
+        self.warm.drop(sequence.slot)
+        self.warm.released.append(sequence.slot)  # whatever lies beyond `length` there
+        return None if in_place or source < 0 else Move(source, sequence.slot, shared)
 
     def _take_out(self, sequence: Sequence) -> list[Move]:
-        """Remove one sequence from the batch, filling its row from the end."""
+        """Remove one sequence from the batch, filling its slot from the end."""
         last = self.running.pop()
         if last is sequence:
             self._vacate(sequence)
             return []
-        move = Move(last.row, sequence.row, last.length)
-        self.warm.released.append(last.row)
-        self.running[sequence.row] = last
-        last.row = sequence.row
+        move = Move(last.slot, sequence.slot, last.num_computed)
+        self.warm.released.append(last.slot)
+        self.running[sequence.slot] = last
+        last.slot = sequence.slot
         self._forget(sequence)
         return [move]
 
     def _vacate(self, sequence: Sequence) -> None:
-        """Leave a row that nobody else takes: it stays warm, unless what it holds is of no use or not to be trusted."""
+        """Leave a slot that nobody else takes: it stays cached unless its contents are useless or not to be trusted."""
         reusable = self.reusable(sequence)
         if reusable >= MIN_CHUNK and sequence.status is Status.FINISHED and sequence.finish_reason != "error":
             self.warm.keep(sequence, reusable)
             sequence.blocks = 0
         else:
-            self.warm.released.append(sequence.row)
+            self.warm.released.append(sequence.slot)
         self._forget(sequence)
 
     def _forget(self, sequence: Sequence) -> None:
         self.pool.give(sequence.blocks)
         sequence.blocks = 0
-        sequence.row = -1
+        sequence.slot = -1
 
     def _preempt(self) -> list[Move]:
         """Send the newest sequence back to the front of the queue; it keeps its tokens and is computed again."""
@@ -332,7 +334,7 @@ class Scheduler:
             self._vacate(victim)
         else:
             moves = self._take_out(victim)
-        victim.length = victim.exact = victim.kept = 0
+        victim.num_computed = victim.num_prefilled = victim.kept = 0
         victim.status = Status.WAITING
         self.waiting.appendleft(victim)
         return moves
@@ -340,6 +342,6 @@ class Scheduler:
 
 def _fit(sequences: list[Sequence], size: int, *others: int) -> bool:
     """Whether what is left of these sequences, and `others`, makes a run of `size` tokens, padded to the longest."""
-    left = [len(sequence.tokens) - sequence.length for sequence in sequences] + list(others)
+    left = [len(sequence.tokens) - sequence.num_computed for sequence in sequences] + list(others)
     scored = any(sequence.scored for sequence in sequences)  # takes another way, in pieces
     return not scored and min(left) >= MIN_CHUNK and len(left) * max(left) <= size

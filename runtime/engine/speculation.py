@@ -42,9 +42,9 @@ class PromptLookup:
             self._pause -= 1
             return []
         for order in _ORDERS:
-            place = self._after.get(tuple(tokens[-order:])) if len(tokens) >= order else None
-            if place is not None:
-                return tokens[place : place + min(self._size, room)]
+            state_slot = self._after.get(tuple(tokens[-order:])) if len(tokens) >= order else None
+            if state_slot is not None:
+                return tokens[state_slot : state_slot + min(self._size, room)]
         return []
 
     def verified(self, drafted: int, accepted: int, seconds: float, decode_seconds: float) -> None:
@@ -69,8 +69,8 @@ class PromptLookup:
 
     def _learn(self, tokens: list[int]) -> None:
         """Remember what followed every run of tokens whose following token is known by now."""
-        for place in range(max(1, self._seen), len(tokens)):
+        for state_slot in range(max(1, self._seen), len(tokens)):
             for order in _ORDERS:
-                if place >= order:
-                    self._after[tuple(tokens[place - order : place])] = place
+                if state_slot >= order:
+                    self._after[tuple(tokens[state_slot - order : state_slot])] = state_slot
         self._seen = len(tokens)

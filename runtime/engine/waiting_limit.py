@@ -5,7 +5,7 @@ import threading
 from ..errors import QueueFullError
 
 
-class QueueLimit:
+class WaitingLimit:
     """Counts waiting requests and their prompt tokens; usable from any thread.
 
     Args:

@@ -9,7 +9,7 @@ import numpy as np
 
 from ..engine.scheduler import MIN_CHUNK
 from .binding import FloatArray, IntArray
-from .runner_protocol import StepExecutor, batch_prefill_of
+from .runner_protocol import ModelRunner, batch_prefill_of
 
 _LENGTHS = (37, 5, 50)
 _CHUNK = 9
@@ -21,7 +21,7 @@ class Determinism:
 
     Attributes:
         chunks: a prompt computed in pieces, and in one.
-        company: a row computed alone, and among others.
+        company: a slot computed alone, and among others.
     """
 
     chunks: bool
@@ -33,29 +33,29 @@ class Determinism:
         return self.chunks and self.company
 
 
-def check_determinism(executor: StepExecutor) -> Determinism:
-    """Compare logits on a few short random prompts. Uses the executor's rows, so nothing may be in them."""
-    rows = min(executor.rows, len(_LENGTHS))
+def check_determinism(executor: ModelRunner) -> Determinism:
+    """Compare logits on a few short random prompts. Uses the executor's slots, so nothing may be in them."""
+    slots = min(executor.slots, len(_LENGTHS))
     longest = max(1, min(executor.capacity - 1, max(_LENGTHS)))
     ids = np.random.default_rng(0).integers(0, executor.vocab_size, longest)
-    lengths = np.minimum(np.array(_LENGTHS[:rows]), longest)
-    last = rows - 1
+    lengths = np.minimum(np.array(_LENGTHS[:slots]), longest)
+    last = slots - 1
     pieces = _in_pieces(executor, last, ids[: lengths[last]])
-    wholes = [executor.prefill(row, 0, ids[:length]).copy() for row, length in enumerate(lengths)]
-    tokens = ids[:rows]
+    wholes = [executor.prefill(slot, 0, ids[:length]).copy() for slot, length in enumerate(lengths)]
+    tokens = ids[:slots]
     equal = _prefill_together(executor, ids, lengths, wholes)
     together = executor.decode(tokens, lengths).copy()
     alone = []
-    for row in range(rows):
-        executor.move(row, 0, int(lengths[row]))
-        alone.append(executor.decode(tokens[row : row + 1], lengths[row : row + 1])[0].copy())
-    for row in range(rows):
-        executor.release(row)
+    for slot in range(slots):
+        executor.copy_slot(slot, 0, int(lengths[slot]))
+        alone.append(executor.decode(tokens[slot : slot + 1], lengths[slot : slot + 1])[0].copy())
+    for slot in range(slots):
+        executor.free_slot(slot)
     return Determinism(np.array_equal(pieces, wholes[last]), equal and np.array_equal(np.stack(alone), together))
 
 
-def _prefill_together(executor: StepExecutor, ids: IntArray, lengths: IntArray, wholes: list[FloatArray]) -> bool:
-    """Whether all prompts in one run give the same; the rows hold them afterwards."""
+def _prefill_together(executor: ModelRunner, ids: IntArray, lengths: IntArray, wholes: list[FloatArray]) -> bool:
+    """Whether all prompts in one run give the same; the slots hold them afterwards."""
     batching = batch_prefill_of(executor)
     if batching is None or lengths.min() < MIN_CHUNK:
         return True
@@ -63,8 +63,8 @@ def _prefill_together(executor: StepExecutor, ids: IntArray, lengths: IntArray, 
     return np.array_equal(logits, np.stack(wholes))
 
 
-def _in_pieces(executor: StepExecutor, row: int, ids: IntArray) -> FloatArray:
+def _in_pieces(executor: ModelRunner, slot: int, ids: IntArray) -> FloatArray:
     starts = list(range(0, max(1, len(ids) - 1), _CHUNK))
     for start, stop in zip(starts, [*starts[1:], len(ids)], strict=True):
-        logits = executor.prefill(row, start, ids[start:stop])
+        logits = executor.prefill(slot, start, ids[start:stop])
     return logits.copy()

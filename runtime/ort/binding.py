@@ -15,16 +15,16 @@ FloatArray = npt.NDArray[np.floating[Any]]
 
 
 @dataclass(frozen=True)
-class Span:
+class BindingKey:
     """The part of the memory that a step is bound to.
 
     Args:
-        first, rows: a run of rows of the cache, updated in place.
+        first, slots: a run of slots of the cache, updated in place.
         reads, writes: the first of as many places of states; what is read stays as it is.
     """
 
     first: int
-    rows: int
+    slots: int
     reads: int = 0
     writes: int = 0
 
@@ -32,7 +32,7 @@ class Span:
 class PlaceMemory(Protocol):
     """Where the states lie, as far as a binding needs to know."""
 
-    def pointer(self, tensor: int, place: int) -> int:
+    def pointer(self, tensor: int, state_slot: int) -> int:
         """Address of a place of a state tensor."""
 
 
@@ -41,22 +41,22 @@ class CacheMemory(Protocol):
 
     device: str
 
-    def pointer(self, tensor: int, row: int) -> int:
-        """Address of a row of a cache tensor."""
+    def pointer(self, tensor: int, slot: int) -> int:
+        """Address of a slot of a cache tensor."""
 
-    def shape(self, tensor: int, rows: int) -> tuple[int, ...]:
-        """`[rows, kv_heads, capacity, head_width]`."""
+    def shape(self, tensor: int, slots: int) -> tuple[int, ...]:
+        """`[slots, kv_heads, capacity, head_width]`."""
 
 
 class Binding:
-    """One session with a span of rows bound to it.
+    """One session with a span of slots bound to it.
 
     Args:
         session: the ONNX Runtime session.
         graph: its ports, from the manifest.
         memory: the cache tensors, in the order of `cache_pairs`.
         states: the state tensors, in the order of `state_pairs`.
-        span: the rows, and the places of their states.
+        span: the slots, and the places of their states.
         logits: [outputs, vocab], contiguous; every run overwrites it.
     """
 
@@ -66,7 +66,7 @@ class Binding:
         graph: Graph,
         memory: CacheMemory,
         states: PlaceMemory,
-        span: Span,
+        span: BindingKey,
         logits: FloatArray,
     ) -> None:
         self._session = session
@@ -102,15 +102,15 @@ class Binding:
         with translated("running a step"):
             self._session.run_with_iobinding(self._binding, options)
 
-    def _bind_cache(self, graph: Graph, memory: CacheMemory, span: Span) -> None:
+    def _bind_cache(self, graph: Graph, memory: CacheMemory, span: BindingKey) -> None:
         for index, (past, present) in enumerate(cache_pairs(graph.inputs, graph.outputs)):
-            shape, pointer = memory.shape(index, span.rows), memory.pointer(index, span.first)
-            place = (memory.device, 0, np.dtype(past.dtype), shape, pointer)
-            self._binding.bind_input(past.name, *place)
-            self._binding.bind_output(present.name, *place)
+            shape, pointer = memory.shape(index, span.slots), memory.pointer(index, span.first)
+            state_slot = (memory.device, 0, np.dtype(past.dtype), shape, pointer)
+            self._binding.bind_input(past.name, *state_slot)
+            self._binding.bind_output(present.name, *state_slot)
 
-    def _bind_states(self, graph: Graph, device: str, states: PlaceMemory, span: Span) -> None:
+    def _bind_states(self, graph: Graph, device: str, states: PlaceMemory, span: BindingKey) -> None:
         for index, (past, present) in enumerate(state_pairs(graph.inputs, graph.outputs)):
-            about = (device, 0, np.dtype(past.dtype), (span.rows, *past.shape[1:]))
+            about = (device, 0, np.dtype(past.dtype), (span.slots, *past.shape[1:]))
             self._binding.bind_input(past.name, *about, states.pointer(index, span.reads))
             self._binding.bind_output(present.name, *about, states.pointer(index, span.writes))

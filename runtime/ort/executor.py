@@ -1,4 +1,4 @@
-"""Steps on ONNX Runtime: prefill a chunk of one row, or decode one token for many, in place on one cache."""
+"""Steps on ONNX Runtime: prefill a chunk of one slot, or decode one token for many, in place on one cache."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -8,28 +8,28 @@ import numpy as np
 from ..bundle.bundle import Bundle
 from ..bundle.manifest import Graph, Manifest
 from ..bundle.tensor_specs import cache_pairs
-from ..cache.host import Array, CacheTensor, GrowingRows, PagedRows, Rows
+from ..cache.host import Array, CacheSlots, CacheTensor, GrowingSlots, PagedSlots
 from ..cache.layout import STATE_COPIES
 from ..cache.pages import pages_supported
-from ..cache.recurrent import StateRows, state_places
+from ..cache.recurrent import RecurrentStateCache, state_slots_of
 from ..cache.state_memory import HostStates, StateMemory, StateTensor
 from ..errors import ExecutionError
-from .binding import FloatArray, IntArray, Span
-from .graph import LoadedGraph, Step
+from .binding import BindingKey, FloatArray, IntArray
+from .graph import BoundStep, GraphSession
 from .interruption import Interruptible
-from .invariant_splits import uniform_pieces
+from .invariant_splits import invariant_splits
 from .runner_protocol import MAX_REWIND, MAX_SCORED
 from .session import ProviderName
 
 
 class OnnxExecutor:
-    """StepExecutor over a bundle's graphs: keys and values are updated in place, states from one place to another.
+    """ModelRunner over a bundle's graphs: keys and values are updated in place, states from one place to another.
 
     Args:
         bundle: the opened bundle.
         provider: where it runs.
-        rows: rows of the cache.
-        context: most tokens of one row; None is the model's context length.
+        slots: slots of the cache.
+        context: most tokens of one slot; None is the model's context length.
         threads: threads inside one step.
         two_sessions: load decode.onnx too, instead of running decode steps on prefill.onnx. Measured on SmolLM2 fp32,
             interleaved: the same speed within noise (batch 1 46.6 against 51.0 ms, batch 8 68.8 against 69.0 ms), the
@@ -41,61 +41,63 @@ class OnnxExecutor:
         bundle: Bundle,
         provider: ProviderName = "cpu",
         *,
-        rows: int,
+        slots: int,
         context: int | None = None,
         threads: int | None = None,
         two_sessions: bool = False,
     ) -> None:
         manifest = bundle.manifest
-        self.rows = rows
+        self.slots = slots
         self.vocab_size = manifest.architecture.vocab_size
         self.bytes_per_token = manifest.kv_cache.bytes_per_token
         self.capacity = min(context or manifest.architecture.context_length, manifest.architecture.context_length)
         graphs = manifest.graphs
-        self._prefill = LoadedGraph(bundle.folder, graphs.prefill, provider, threads)
-        self._decode = LoadedGraph(bundle.folder, graphs.decode, provider, threads) if two_sessions else self._prefill
+        self._prefill = GraphSession(bundle.folder, graphs.prefill, provider, threads)
+        self._decode = GraphSession(bundle.folder, graphs.decode, provider, threads) if two_sessions else self._prefill
         tensors = cache_tensors(manifest)
         self._query_blocks = frozenset(2 * layer.head_dim for layer in manifest.architecture.layers)
         self._windowed = any(tensor.window is not None for tensor in tensors)
-        self.memory = _allocate(tensors, rows, self.capacity, provider)
+        self.memory = _allocate(tensors, slots, self.capacity, provider)
         states = state_tensors(manifest)
         self.state_bytes = STATE_COPIES * manifest.state_bytes
-        self.states = StateRows(_allocate_states(states, state_places(rows), provider), rows)
-        self._logits = np.zeros((rows, self.vocab_size), _logits_type(graphs.prefill))
-        self.can_score = True
+        self.states = RecurrentStateCache(_allocate_states(states, state_slots_of(slots), provider), slots)
+        self._logits = np.zeros((slots, self.vocab_size), _logits_type(graphs.prefill))
+        self.can_give_all_logits = True
         self.can_batch_prefill = self._prefill.has_counts and not states
         self._scores: FloatArray | None = None
         self._firsts: FloatArray | None = None  # logits of prefill_batch
-        self._bindings: dict[tuple[str, Span], Step] = {}
+        self._bindings: dict[tuple[str, BindingKey], BoundStep] = {}
         self._generation = self.memory.generation
         self._interruptible = Interruptible()
 
-    def prefill(self, row: int, past: int, ids: IntArray) -> FloatArray:
-        """Put `ids` [n] at positions `past …` of the row; returns the logits [vocab] after the last of them."""
-        *first, last = uniform_pieces(len(ids), self._query_blocks)
-        start = self._extend_pieces(row, past, ids, first)
-        logits: FloatArray = self._prefill_piece("prefill", row, past + start, ids[start:last])[0]
+    def prefill(self, slot: int, past: int, ids: IntArray) -> FloatArray:
+        """Put `ids` [n] at positions `past …` of the slot; returns the logits [vocab] after the last of them."""
+        *first, last = invariant_splits(len(ids), self._query_blocks)
+        start = self._prefill_pieces(slot, past, ids, first)
+        logits: FloatArray = self._prefill_piece("prefill", slot, past + start, ids[start:last])[0]
         return logits
 
-    def extend(self, row: int, past: int, ids: IntArray) -> None:
-        """Put `ids` [n] at positions `past …` of the row, without computing the head for any of them."""
-        self._extend_pieces(row, past, ids, uniform_pieces(len(ids), self._query_blocks))
+    def prefill_without_logits(self, slot: int, past: int, ids: IntArray) -> None:
+        """Put `ids` [n] at positions `past …` of the slot, without computing the head for any of them."""
+        self._prefill_pieces(slot, past, ids, invariant_splits(len(ids), self._query_blocks))
 
-    def _extend_pieces(self, row: int, past: int, ids: IntArray, stops: Sequence[int]) -> int:
+    def _prefill_pieces(self, slot: int, past: int, ids: IntArray, stops: Sequence[int]) -> int:
         """Run the pieces of `ids` that end at `stops`, without the head; returns the last of the ends, or 0."""
         start = 0
         for stop in stops:
-            self._prefill_piece("extend", row, past + start, ids[start:stop], passing=stop < len(ids))
+            self._prefill_piece(
+                "prefill_without_logits", slot, past + start, ids[start:stop], intermediate=stop < len(ids)
+            )
             start = stop
         return start
 
     def prefill_batch(self, first: int, pasts: Sequence[int], chunks: Sequence[IntArray]) -> FloatArray:
-        """Put `chunks[i]` at positions `pasts[i] …` of row `first + i`, together; returns the logits [n, vocab]."""
+        """Put `chunks[i]` at positions `pasts[i] …` of slot `first + i`, together; returns the logits [n, vocab]."""
         assert self.can_batch_prefill
         if self._firsts is None:
             self._firsts = np.zeros_like(self._logits)
         logits = self._firsts[: len(chunks)]
-        ends = [uniform_pieces(len(chunk), self._query_blocks)[0] for chunk in chunks]
+        ends = [invariant_splits(len(chunk), self._query_blocks)[0] for chunk in chunks]
         if max(pasts) + max(ends) > self.capacity:  # padding has no room: one by one
             ends = [0] * len(chunks)
         else:
@@ -107,83 +109,85 @@ class OnnxExecutor:
 
     def _prefill_heads(self, first: int, pasts: Sequence[int], chunks: Sequence[IntArray], logits: FloatArray) -> None:
         self._reserve(max(pasts) + max(map(len, chunks)))
-        step = Step(self._prefill, self.memory, self.states.memory, Span(first, len(chunks)), logits)
+        step = BoundStep(self._prefill, self.memory, self.states.memory, BindingKey(first, len(chunks)), logits)
         step.set_chunks(np.array(pasts), chunks)
         step.run(None)
         for index, (past, chunk) in enumerate(zip(pasts, chunks, strict=True)):
-            self._forget(first + index, past, past + len(chunk))
+            self._evict_window(first + index, past, past + len(chunk))
 
-    def _prefill_piece(self, role: str, row: int, past: int, ids: IntArray, *, passing: bool = False) -> FloatArray:
-        with self.states.advance(row, [past], [len(ids)], passing=passing) as places:
-            step = self._step(role, Span(row, 1, *places), past + len(ids))
+    def _prefill_piece(
+        self, role: str, slot: int, past: int, ids: IntArray, *, intermediate: bool = False
+    ) -> FloatArray:
+        with self.states.advance(slot, [past], [len(ids)], intermediate=intermediate) as state_slots:
+            step = self._step(role, BindingKey(slot, 1, *state_slots), past + len(ids))
             step.set_lengths(past + len(ids))
             step.set_ids(np.ascontiguousarray(ids, np.int64)[None])
             with self._interruptible as options:
                 step.run(options)
-        self._forget(row, past, past + len(ids))
+        self._evict_window(slot, past, past + len(ids))
         return step.logits
 
     def decode(self, ids: IntArray, lengths: IntArray) -> FloatArray:
-        """Put `ids[r]` at position `lengths[r]` of each row r = 0 … n-1; returns logits [n, vocab]."""
+        """Put `ids[r]` at position `lengths[r]` of each slot r = 0 … n-1; returns logits [n, vocab]."""
         longest, pasts = int(lengths.max()) + 1, lengths.tolist()
-        with self.states.advance(0, pasts, [1] * len(pasts)) as places:
-            step = self._step("decode", Span(0, len(ids), *places), longest)
+        with self.states.advance(0, pasts, [1] * len(pasts)) as state_slots:
+            step = self._step("decode", BindingKey(0, len(ids), *state_slots), longest)
             step.set_lengths(longest, lengths)
             step.inputs["input_ids"][:, 0] = ids
             step.run(None)
         if self._windowed:
-            for row, length in enumerate(pasts):
-                self._forget(row, length, length + 1)
+            for slot, length in enumerate(pasts):
+                self._evict_window(slot, length, length + 1)
         return step.logits
 
-    def score(self, row: int, past: int, ids: IntArray) -> FloatArray:
-        """Put `ids` [n] at positions `past …` of the row; returns the logits [n, vocab] after each of them."""
-        assert self.can_score
+    def all_logits(self, slot: int, past: int, ids: IntArray) -> FloatArray:
+        """Put `ids` [n] at positions `past …` of the slot; returns the logits [n, vocab] after each of them."""
+        assert self.can_give_all_logits
         assert len(ids) <= MAX_SCORED
         if self._scores is None:
             self._scores = np.zeros((MAX_SCORED, self.vocab_size), self._logits.dtype)
         start = 0
-        for stop in uniform_pieces(len(ids), self._query_blocks):
-            passing = stop < len(ids)
-            with self.states.advance(row, [past + start], [stop - start], passing=passing) as places:
-                step = self._step("score", Span(row, 1, *places), past + stop)
+        for stop in invariant_splits(len(ids), self._query_blocks):
+            intermediate = stop < len(ids)
+            with self.states.advance(slot, [past + start], [stop - start], intermediate=intermediate) as state_slots:
+                step = self._step("all_logits", BindingKey(slot, 1, *state_slots), past + stop)
                 step.set_lengths(past + stop)
                 step.set_ids(np.ascontiguousarray(ids[start:stop], np.int64)[None])
                 step.want_all(self._scores[start:stop])
                 step.run(None)
-            self._forget(row, past + start, past + stop)
+            self._evict_window(slot, past + start, past + stop)
             start = stop
         return self._scores[: len(ids)]
 
-    def move(self, source: int, target: int, length: int) -> None:
-        """Copy the first `length` tokens of one row over another row."""
-        self.states.move(source, target, length)
-        self.memory.move(source, target, length)
+    def copy_slot(self, source: int, target: int, length: int) -> None:
+        """Copy the first `length` tokens of one slot over another slot."""
+        self.states.copy_slot(source, target, length)
+        self.memory.copy_slot(source, target, length)
 
-    def release(self, row: int, keep: int = 0) -> None:
-        """Give back the memory of the row's tokens from `keep` on."""
-        self.states.release(row, keep)
-        self.memory.release(row, keep)
+    def free_slot(self, slot: int, keep: int = 0) -> None:
+        """Give back the memory of the slot's tokens from `keep` on."""
+        self.states.free_slot(slot, keep)
+        self.memory.free_slot(slot, keep)
 
-    def read(self, row: int, start: int, stop: int) -> list[Array]:
+    def read(self, slot: int, start: int, stop: int) -> list[Array]:
         """Copies of the keys and values at positions `[start, stop)`, one array per cache tensor."""
-        return self.memory.read(row, start, stop)
+        return self.memory.read(slot, start, stop)
 
-    def write(self, row: int, start: int, block: list[Array]) -> None:
+    def write(self, slot: int, start: int, block: list[Array]) -> None:
         """Put back what `read` returned, at position `start`."""
-        self.memory.write(row, start, block)
+        self.memory.write(slot, start, block)
 
-    def keep_state(self, row: int, length: int) -> bool:
-        """Keep the states behind the row's first `length` tokens; False: they are not known."""
-        return self.states.keep(row, length)
+    def keep_state(self, slot: int, length: int) -> bool:
+        """Keep the states behind the slot's first `length` tokens; False: they are not known."""
+        return self.states.keep(slot, length)
 
-    def read_state(self, row: int, length: int) -> list[Array]:
-        """Copies of the states behind the row's first `length` tokens."""
-        return self.states.read(row, length)
+    def read_state(self, slot: int, length: int) -> list[Array]:
+        """Copies of the states behind the slot's first `length` tokens."""
+        return self.states.read(slot, length)
 
-    def write_state(self, row: int, length: int, block: list[Array]) -> None:
-        """Put back what `read_state` returned, as the row's only states, and keep them."""
-        self.states.write(row, length, block)
+    def write_state(self, slot: int, length: int, block: list[Array]) -> None:
+        """Put back what `read_state` returned, as the slot's only states, and keep them."""
+        self.states.write(slot, length, block)
 
     def interrupt(self) -> None:
         """Make a running `prefill` raise StepInterrupted between two kernels."""
@@ -196,25 +200,25 @@ class OnnxExecutor:
         self.memory.close()
         self.states.memory.close()
 
-    def _forget(self, row: int, before: int, after: int) -> None:
+    def _evict_window(self, slot: int, before: int, after: int) -> None:
         if self._windowed:  # what a rejected draft may still need is kept
-            self.memory.forget(row, max(0, before - MAX_REWIND), max(0, after - MAX_REWIND))
+            self.memory.evict_window(slot, max(0, before - MAX_REWIND), max(0, after - MAX_REWIND))
 
-    def _step(self, role: str, span: Span, length: int) -> Step:
-        """The bound step of one prefill row, or of one decode batch size, able to hold `length` tokens."""
+    def _step(self, role: str, span: BindingKey, length: int) -> BoundStep:
+        """The bound step of one prefill slot, or of one decode batch size, able to hold `length` tokens."""
         self._reserve(length)
         key = (role, span)
         if key not in self._bindings:
             loaded = self._decode if role == "decode" else self._prefill
-            logits = self._logits[: span.rows]
-            self._bindings[key] = Step(loaded, self.memory, self.states.memory, span, logits)
-            if role == "extend":
+            logits = self._logits[: span.slots]
+            self._bindings[key] = BoundStep(loaded, self.memory, self.states.memory, span, logits)
+            if role == "prefill_without_logits":
                 self._bindings[key].want_all(self._logits[:0])
         return self._bindings[key]
 
     def _reserve(self, length: int) -> None:
         if length > self.capacity:
-            raise ExecutionError(f"A step would need {length} tokens in one row, and a row holds {self.capacity}.")
+            raise ExecutionError(f"A step would need {length} tokens in one slot, and a slot holds {self.capacity}.")
         self.memory.reserve(length)
         if self._generation != self.memory.generation:  # the cache moved: every binding points into freed memory
             self._bindings.clear()
@@ -237,20 +241,20 @@ def state_tensors(manifest: Manifest) -> list[StateTensor]:
     return [StateTensor(port.name, tuple(int(size) for size in port.shape[1:])) for port in ports]
 
 
-def _allocate(tensors: list[CacheTensor], rows: int, capacity: int, provider: ProviderName) -> Rows:
+def _allocate(tensors: list[CacheTensor], slots: int, capacity: int, provider: ProviderName) -> CacheSlots:
     if provider == "cuda":
-        from ..cache.cuda import CudaRows
+        from ..cache.cuda import CudaSlots
 
-        return CudaRows(tensors, rows, capacity)
-    return PagedRows(tensors, rows, capacity) if pages_supported() else GrowingRows(tensors, rows, capacity)
+        return CudaSlots(tensors, slots, capacity)
+    return PagedSlots(tensors, slots, capacity) if pages_supported() else GrowingSlots(tensors, slots, capacity)
 
 
-def _allocate_states(tensors: list[StateTensor], places: int, provider: ProviderName) -> StateMemory:
+def _allocate_states(tensors: list[StateTensor], state_slots: int, provider: ProviderName) -> StateMemory:
     if provider == "cuda" and tensors:
         from ..cache.cuda_states import CudaStates
 
-        return CudaStates(tensors, places)
-    return HostStates(tensors, places)
+        return CudaStates(tensors, state_slots)
+    return HostStates(tensors, state_slots)
 
 
 def _logits_type(graph: Graph) -> np.dtype[Any]:

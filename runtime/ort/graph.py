@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 
 from ..bundle.manifest import Graph
-from .binding import Binding, CacheMemory, FloatArray, IntArray, PlaceMemory, Span
+from .binding import Binding, BindingKey, CacheMemory, FloatArray, IntArray, PlaceMemory
 from .session import ProviderName, check_session, open_session, require_query_seqlens
 
 
-class LoadedGraph:
+class GraphSession:
     """A session and its ports."""
 
     def __init__(self, folder: Path, graph: Graph, provider: ProviderName, threads: int | None) -> None:
@@ -24,13 +24,13 @@ class LoadedGraph:
         check_session(self.session, graph)
 
 
-class Step:
+class BoundStep:
     """A binding with its small inputs. On CPU they are bound once and only overwritten between two runs."""
 
     def __init__(
-        self, loaded: LoadedGraph, memory: CacheMemory, states: PlaceMemory, span: Span, logits: FloatArray
+        self, loaded: GraphSession, memory: CacheMemory, states: PlaceMemory, span: BindingKey, logits: FloatArray
     ) -> None:
-        self.logits, count = logits, span.rows
+        self.logits, count = logits, span.slots
         self._binding = Binding(loaded.session, loaded.graph, memory, states, span, logits)
         self.inputs: dict[str, IntArray] = {
             "input_ids": np.zeros((count, 1), np.int64),
@@ -45,7 +45,7 @@ class Step:
             self._binding.set_input(role, array)
 
     def set_lengths(self, longest: int, lengths: IntArray | None = None) -> None:
-        """Tell the attention that rows hold `lengths` tokens before this step, `longest` the most after it."""
+        """Tell the attention that slots hold `lengths` tokens before this step, `longest` the most after it."""
         self.inputs["seqlens_k"][:] = longest - 1 if lengths is None else lengths
         self.inputs["total_sequence_length"][...] = longest
 
@@ -58,11 +58,11 @@ class Step:
             self.inputs["query_seqlens"][:] = ids.shape[1]
 
     def set_chunks(self, pasts: IntArray, chunks: Sequence[IntArray]) -> None:
-        """Bind a chunk for each row, behind its past, padded on the right; ask for the logits after their last ids."""
+        """Bind a chunk for each slot, behind its past, padded on the right; ask for the logits after their last ids."""
         counts = np.array([len(chunk) for chunk in chunks])
         ids = np.zeros((len(chunks), counts.max()), np.int64)
-        for row, chunk in zip(ids, chunks, strict=True):
-            row[: len(chunk)] = chunk
+        for slot, chunk in zip(ids, chunks, strict=True):
+            slot[: len(chunk)] = chunk
         self.inputs["input_ids"] = ids
         self._binding.set_input("input_ids", ids)
         self.inputs["logits_index"][:, 1] = counts - 1
@@ -72,8 +72,8 @@ class Step:
 
     def want_all(self, logits: FloatArray) -> None:
         """Ask for the logits after each of the ids, into `logits` [n, vocab]."""
-        places = np.arange(len(logits))
-        self.inputs["logits_index"] = np.stack([np.zeros_like(places), places], axis=1)
+        state_slots = np.arange(len(logits))
+        self.inputs["logits_index"] = np.stack([np.zeros_like(state_slots), state_slots], axis=1)
         self._binding.set_input("logits_index", self.inputs["logits_index"])
         self._binding.set_logits(logits)
         self.logits = logits

@@ -1,15 +1,15 @@
 """How a chunk is cut so that every way to cut a prompt gives the same bits."""
 
 
-def uniform_pieces(length: int, blocks: frozenset[int]) -> list[int]:
+def invariant_splits(length: int, blocks: frozenset[int]) -> list[int]:
     """Ends of the pieces in which a chunk of `length` tokens is run: itself, or itself less a short tail, and the tail.
 
-    GroupQueryAttention on CPU takes query rows in blocks of 2·head_dim, and a block of a single row takes another
+    GroupQueryAttention on CPU takes query slots in blocks of 2·head_dim, and a block of a single slot takes another
     kernel, whose last bits differ. Without such blocks, every way to cut a prompt into chunks gives the same bits.
     """
 
-    def lonely(rows: int) -> bool:
-        return any(rows % block == 1 for block in blocks)
+    def lonely(slots: int) -> bool:
+        return any(slots % block == 1 for block in blocks)
 
     tails = range(2, length - 1)
     if not lonely(length) or not tails:

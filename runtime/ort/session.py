@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from ..bundle.bundle import Bundle
 from ..bundle.manifest import Graph
-from ..bundle.tensor_specs import Port
+from ..bundle.tensor_specs import TensorSpec
 from ..errors import BundleError, ExecutionError, ManifestError, MissingDependencyError, ProviderError
 from .cuda_check import missing_for_cuda
 
@@ -139,7 +139,7 @@ def _provider_list(provider: ProviderName) -> list[Any]:
     return [(PROVIDERS["cuda"], {"arena_extend_strategy": "kSameAsRequested"}), PROVIDERS["cpu"]]
 
 
-def _check_side(file: str, kind: str, actual: Sequence[Any], ports: Sequence[Port]) -> None:
+def _check_side(file: str, kind: str, actual: Sequence[Any], ports: Sequence[TensorSpec]) -> None:
     found = {node.name: node for node in actual}
     expected = {port.name for port in ports}
     if found.keys() != expected:

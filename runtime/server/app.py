@@ -11,18 +11,18 @@ from starlette.routing import Route
 
 from ..client import Model
 from .auth import OPEN_PATHS, KeyGuard, OriginGuard
-from .openai.chat import ChatJob
-from .openai.completions import CompletionJob
+from .openai.chat import ChatBuilder
+from .openai.completions import CompletionBuilder
 from .openai.endpoint import GenerationEndpoint
 from .openai.errors import http_error, server_error
-from .openai.responses.builder import ResponseJob
+from .openai.responses.builder import ResponsesBuilder
 from .openai.responses.routes import ResponseRoutes
 from .openai.tokens import TokenRoutes
 from .options import ServerOptions
 from .page import PageRoutes
-from .state import Service
+from .state import AppState
 from .status import StatusRoutes
-from .throttle import Turnstile
+from .throttle import ConnectionThrottle
 
 
 def create_app(models: Mapping[str, Model], options: ServerOptions | None = None) -> Starlette:
@@ -35,15 +35,15 @@ def create_app(models: Mapping[str, Model], options: ServerOptions | None = None
     Example:
         >>> app = create_app({"smol": Model("smol-int4", "auto", EngineOptions())})
     """
-    service = Service(models, options or ServerOptions())
+    service = AppState(models, options or ServerOptions())
     status, tokens, page = StatusRoutes(service), TokenRoutes(service), PageRoutes()
     stored = ResponseRoutes(service)
     routes = [
         Route("/", page.index),
         Route("/page/{name}", page.file),
-        Route("/v1/chat/completions", GenerationEndpoint(service, ChatJob.of), methods=["POST"]),
-        Route("/v1/completions", GenerationEndpoint(service, CompletionJob.of), methods=["POST"]),
-        Route("/v1/responses", GenerationEndpoint(service, ResponseJob.of), methods=["POST"]),
+        Route("/v1/chat/completions", GenerationEndpoint(service, ChatBuilder.of), methods=["POST"]),
+        Route("/v1/completions", GenerationEndpoint(service, CompletionBuilder.of), methods=["POST"]),
+        Route("/v1/responses", GenerationEndpoint(service, ResponsesBuilder.of), methods=["POST"]),
         Route("/v1/responses/{id}", stored.response, methods=["GET"]),
         Route("/v1/responses/{id}", stored.delete, methods=["DELETE"]),
         Route("/v1/responses/{id}/input_items", stored.input_items),
@@ -69,12 +69,12 @@ def create_app(models: Mapping[str, Model], options: ServerOptions | None = None
 
 
 def _guards(options: ServerOptions) -> list[Middleware]:
-    guards = [Middleware(Turnstile, passing=OPEN_PATHS), Middleware(OriginGuard, origins=options.cors_origins)]
+    guards = [Middleware(ConnectionThrottle, passing=OPEN_PATHS), Middleware(OriginGuard, origins=options.cors_origins)]
     return [*guards, Middleware(KeyGuard, keys=options.api_keys)] if options.api_keys else guards
 
 
 @asynccontextmanager
-async def _lifespan(service: Service) -> AsyncIterator[None]:
+async def _lifespan(service: AppState) -> AsyncIterator[None]:
     watch = asyncio.create_task(service.watch())
     try:
         yield

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from .openai.errors import ApiError
 
 
-class Admission:
+class RequestLimiter:
     """Counts requests and the bytes of their bodies. Only the event loop uses it.
 
     Args:

@@ -7,7 +7,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from ..engine.engine import EngineStats
-from ..engine.generation import Answer
+from ..engine.generation import RequestState
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _LABEL = "model_name"
@@ -43,7 +43,7 @@ class Metrics:
         """A token came this long after the one before it."""
         self._between.labels(model).observe(seconds)
 
-    def ended(self, model: str, answers: Sequence[Answer]) -> None:
+    def ended(self, model: str, answers: Sequence[RequestState]) -> None:
         """These answers to one request have ended."""
         for answer in answers:
             times, sequence = answer.timings, answer.sequence

@@ -13,7 +13,7 @@ from starlette.applications import Starlette
 
 from .logging import LogThread
 from .request_log import JsonLines
-from .state import Service
+from .state import AppState
 
 _log = logging.getLogger("onnxlm.server")
 # Seconds after which a thread lets others run. At each of its system calls the event loop waits that long for each
@@ -28,7 +28,7 @@ class DrainingServer(uvicorn.Server):
     Meanwhile /ready says 503, /health answers, and new requests for tokens get 503. A second signal ends at once.
     """
 
-    def __init__(self, config: uvicorn.Config, service: Service) -> None:
+    def __init__(self, config: uvicorn.Config, service: AppState) -> None:
         super().__init__(config)
         self._service = service
         self._deadline: float | None = None

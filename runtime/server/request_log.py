@@ -6,13 +6,13 @@ import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 
-from ..engine.generation import Answer
+from ..engine.generation import RequestState
 
 _log = logging.getLogger("onnxlm.requests")
 
 
 @dataclass
-class RequestRecord:
+class RequestLog:
     """One request from its arrival to its end; times in seconds, None where it never came to that."""
 
     id: str
@@ -31,7 +31,7 @@ class RequestRecord:
     created: int = field(default_factory=lambda: int(time.time()))
     started: float = field(default_factory=time.monotonic)
 
-    def add_times(self, answers: Sequence[Answer]) -> None:
+    def add_times(self, answers: Sequence[RequestState]) -> None:
         """Take the times of the answers: to the first admission, to the first token, and to the last end."""
         times = [answer.timings for answer in answers]
         submitted = min(t.submitted for t in times)

@@ -13,7 +13,7 @@ from ..chat.template import ChatTemplate
 from ..client import Model
 from ..errors import ChatTemplateError
 from .health import Heartbeat
-from .limits import Admission
+from .limits import RequestLimiter
 from .metrics import Metrics
 from .openai.errors import ApiError, stopping
 from .openai.responses.store import ResponseStore
@@ -53,7 +53,7 @@ class ServedModel:
     @property
     def longest(self) -> int:
         """Most tokens of one request, prompt and answer."""
-        return self.model.engine.turns.scheduler.longest
+        return self.model.engine.core.scheduler.longest
 
     def require_room(self, choices: int) -> None:
         """Raise ApiError 400 for more answers than may ever wait together."""
@@ -62,7 +62,7 @@ class ServedModel:
             raise ApiError(400, f"The request asks for {choices} answers, and {most} may wait at a time.", param="n")
 
 
-class Service:
+class AppState:
     """The state of one server.
 
     Args:
@@ -78,7 +78,7 @@ class Service:
         engines = {name: model.engine.stats for name, model in models.items()}
         self.metrics = Metrics(engines)
         running = sum(model.options.max_concurrency for model in models.values())
-        self.admission = Admission(running + options.max_queue, _BODIES * options.max_body)
+        self.admission = RequestLimiter(running + options.max_queue, _BODIES * options.max_body)
         self.heartbeats = {name: Heartbeat(look, options.stall_seconds) for name, look in engines.items()}
         self.responses = ResponseStore(options.response_store)
         self.draining = False

@@ -9,13 +9,13 @@ from ..host.packages import own_version
 from .metrics import CONTENT_TYPE, kv_usage
 from .openai.errors import api_error
 from .openai.schema import document
-from .state import ServedModel, Service
+from .state import AppState, ServedModel
 
 
 class StatusRoutes:
     """All of them; none waits for an engine."""
 
-    def __init__(self, service: Service) -> None:
+    def __init__(self, service: AppState) -> None:
         self._service = service
 
     async def models(self, request: Request) -> Response:

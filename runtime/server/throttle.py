@@ -8,7 +8,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 AT_A_TIME = 4  # about a millisecond
 
 
-class Turnstile:
+class ConnectionThrottle:
     """Lets a few requests begin in each round of the event loop; what else is ready has its turn in between.
 
     Two hundred refusals in one round take a tenth of a second or more, and a probe needs several rounds: one in which

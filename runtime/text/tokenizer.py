@@ -98,7 +98,7 @@ class Tokenizer:
 
 
 class Detokenizer:
-    """Turns ids into text one by one, holding back what may still become another character.
+    """EngineCore ids into text one by one, holding back what may still become another character.
 
     The pieces and `flush()`, joined, are the text of all ids decoded together.
 

@@ -69,7 +69,7 @@ def refill(bundle: Path) -> Figures:
     with loaded(bundle, max_concurrency=8) as llm:
         lengths = [draw.randint(8, 256) for _ in range(64)]
         requests = [llm.model.request(prompt(8, i), greedy(n)) for i, n in enumerate(lengths)]
-        executor = llm.model.engine.turns.executor
+        executor = llm.model.engine.core.executor
         decode, prefill = executor.decode, executor.prefill
         steps: list[tuple[int, float]] = []
         fills: list[float] = []
@@ -111,11 +111,11 @@ def memory(bundle: Path) -> Figures:
     with loaded(bundle, max_concurrency=16) as llm:
         llm.generate(list(range(10)), greedy(1))
         sixteen_rows = resident_memory()
-        rows = llm.model.engine.turns.executor.memory  # type: ignore[attr-defined]
+        rows = llm.model.engine.core.executor.memory  # type: ignore[attr-defined]
         fresh = resident_memory()
         rows.write(15, 0, rows.read(0, 0, 10))
         ten_tokens = resident_memory() - fresh
-        rows.release(15, 0)
+        rows.free_slot(15, 0)
         marks = {}
         most = llm.model.bundle.manifest.architecture.vocab_size
         for number in range(20, 10_001, 20):
@@ -164,7 +164,7 @@ def lookup(bundle: Path) -> Figures:
 
 def kv8(bundle: Path, other: Path) -> Figures:
     """Decode at 4,096 tokens behind: int8 keys and values against float ones."""
-    executors = [OnnxExecutor(open_bundle(path), rows=1, context=4200) for path in (bundle, other)]
+    executors = [OnnxExecutor(open_bundle(path), slots=1, context=4200) for path in (bundle, other)]
     ids = np.array(prompt(4096))
     for executor in executors:
         for start in range(0, 4096, 512):

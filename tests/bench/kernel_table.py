@@ -1,10 +1,10 @@
-"""Write models/kernels.json anew: which operators ONNX Runtime has kernels for, by provider and element types.
+"""Write models/targets/kernels.json anew: which operators ONNX Runtime has kernels for, by provider and element types.
 
 Take the CPU's kernels from the installed ONNX Runtime, and CUDA's from a list that was made where the GPU wheel is
 installed (its list is complete without a GPU):
 
     python tests/bench/kernel_table.py dump CUDAExecutionProvider > cuda.jsonl
-    python tests/bench/kernel_table.py write models/kernels.json cuda.jsonl
+    python tests/bench/kernel_table.py write models/targets/kernels.json cuda.jsonl
 """
 
 import json

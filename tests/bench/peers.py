@@ -51,7 +51,7 @@ class Onnxlm:
 
         context = PROMPT + TOKENS + 2
         self._llm = LLM(bundle, options=EngineOptions(max_concurrency=ROWS, context=context, prefix_cache=0))
-        self._executor = self._llm.model.engine.turns.executor  # nobody else uses it while the engine is idle
+        self._executor = self._llm.model.engine.core.executor  # nobody else uses it while the engine is idle
 
     def prefill(self, ids: np.ndarray) -> float:
         started = time.perf_counter()

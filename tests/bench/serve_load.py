@@ -203,7 +203,7 @@ def main() -> None:
     parser.add_argument("--url", help="another server, for comparison")
     parser.add_argument("--model", help="the model's name at --url")
     options = parser.parse_args()
-    with our_server(Path(options.bundle), options.rows, options.queue) as (url, pid):
+    with our_server(Path(options.bundle), options.slots, options.queue) as (url, pid):
         asyncio.run(run_storm(url, options.clients, options.seconds / 6, None, health=False))  # memory settles
         idle(url)
         before = resources(pid)

@@ -106,7 +106,7 @@ def test_the_table_is_what_onnxruntime_registers():
     made = tool["table"](
         {"cpu": (onnxruntime.__version__, tool["registered"]("CPUExecutionProvider")), "cuda": ("", [])}
     )
-    stored = json.loads((ROOT / "models/kernels.json").read_text())["operators"]
+    stored = json.loads((ROOT / "models/targets/kernels.json").read_text())["operators"]
     assert {name: operator["cpu"] for name, operator in made["operators"].items()} == {
         name: operator["cpu"] for name, operator in stored.items()
     }

@@ -74,7 +74,7 @@ def test_chunks_and_company_do_not_change_a_bit(result):
     assert np.array_equal(pieces, whole)
     executor.prefill(2, 0, ids[:33])
     together = executor.decode(np.array([7, 8, 9]), np.array([120, 120, 33])).copy()
-    executor.move(2, 0, 33)
+    executor.copy_slot(2, 0, 33)
     assert np.array_equal(executor.decode(np.array([9]), np.array([33]))[0], together[2])
 
 
@@ -86,7 +86,7 @@ def test_decode_gives_the_bits_of_prefill(result, past):
     executor.prefill(0, 0, ids[:past])
     scores = executor.score(0, past, ids[past:]).copy()
     executor.prefill(1, 0, ids[:past])
-    executor.move(1, 0, past)
+    executor.copy_slot(1, 0, past)
     single = [executor.decode(ids[at : at + 1], np.array([at]))[0].copy() for at in range(past, past + 12)]
     assert np.array_equal(np.stack(single), scores)
 

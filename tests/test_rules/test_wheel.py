@@ -44,7 +44,7 @@ def test_the_page_of_the_server_is_shipped(wheel):
 
 def test_types_and_licence_are_shipped(wheel):
     names = wheel.namelist()
-    assert {f"{package}/py.typed" for package in PACKAGES} | {"models/kernels.json"} <= set(names)
+    assert {f"{package}/py.typed" for package in PACKAGES} | {"models/targets/kernels.json"} <= set(names)
     assert any(name.endswith("/LICENSE") for name in names)
 
 

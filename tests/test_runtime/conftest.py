@@ -23,10 +23,10 @@ from runtime.bundle.manifest import (
     KVCache,
     Layer,
     Manifest,
-    Port,
     Producer,
     Source,
     Target,
+    TensorSpec,
     Tokens,
     Verification,
 )  # fmt: skip
@@ -210,5 +210,5 @@ def _info(name: str, dtype: str, shape: list[int | str]) -> Any:
     return helper.make_tensor_value_info(name, types[dtype], shape)
 
 
-def _ports(side: dict[str, tuple[Any, list[int | str], Any]]) -> tuple[Port, ...]:
-    return tuple(Port(name, dtype, tuple(shape), role) for name, (dtype, shape, role) in side.items())
+def _ports(side: dict[str, tuple[Any, list[int | str], Any]]) -> tuple[TensorSpec, ...]:
+    return tuple(TensorSpec(name, dtype, tuple(shape), role) for name, (dtype, shape, role) in side.items())

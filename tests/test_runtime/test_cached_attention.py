@@ -20,12 +20,12 @@ EXPECTED = np.array([[2, 0], [0.660, 1.340]])
 @pytest.fixture(scope="module")
 def attention() -> onnxruntime.InferenceSession:
     """query, key, value [1, sequence, 8] → GroupQueryAttention → output; past and present of 4 positions."""
-    rows, cache = [1, "sequence", WIDTH], [1, 1, CAPACITY, WIDTH]
-    floats = {"query": rows, "key": rows, "value": rows, "past_key": cache, "past_value": cache}
+    slots, cache = [1, "sequence", WIDTH], [1, 1, CAPACITY, WIDTH]
+    floats = {"query": slots, "key": slots, "value": slots, "past_key": cache, "past_value": cache}
     inputs = [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name, shape in floats.items()]
     inputs.append(helper.make_tensor_value_info("seqlens_k", TensorProto.INT32, [1]))
     inputs.append(helper.make_tensor_value_info("total", TensorProto.INT32, []))
-    shapes = {"output": rows, "present_key": cache, "present_value": cache}
+    shapes = {"output": slots, "present_key": cache, "present_value": cache}
     outputs = [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name, shape in shapes.items()]
     node = helper.make_node(
         "GroupQueryAttention", [value.name for value in inputs], list(shapes), domain="com.microsoft",

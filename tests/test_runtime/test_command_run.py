@@ -159,7 +159,7 @@ def test_ctrl_c_stops_the_answer_and_cancels_it(llm):
 
     def deltas():
         try:
-            yield runtime.Delta(0, "a")
+            yield runtime.OutputDelta(0, "a")
             raise KeyboardInterrupt
         finally:
             closed.append(True)

@@ -5,8 +5,8 @@ import ctypes
 import numpy as np
 import pytest
 
-from runtime.cache.cuda import CudaRows
-from runtime.cache.host import CacheTensor, PagedRows
+from runtime.cache.cuda import CudaSlots
+from runtime.cache.host import CacheTensor, PagedSlots
 from runtime.errors import ExecutionError
 
 TENSORS = [
@@ -33,10 +33,10 @@ class HostRuntime:
 
 
 @pytest.fixture
-def rows(monkeypatch: pytest.MonkeyPatch) -> CudaRows:
+def slots(monkeypatch: pytest.MonkeyPatch) -> CudaSlots:
     monkeypatch.setattr("runtime.cache.cuda_copies.load_cuda_runtime", HostRuntime)
-    monkeypatch.setattr(CudaRows, "device", "cpu")
-    return CudaRows(TENSORS, 4, 4000)
+    monkeypatch.setattr(CudaSlots, "device", "cpu")
+    return CudaSlots(TENSORS, 4, 4000)
 
 
 def block(length: int) -> list[np.ndarray]:
@@ -48,32 +48,32 @@ def equal(left: list[np.ndarray], right: list[np.ndarray]) -> bool:
     return all(np.array_equal(a, b) for a, b in zip(left, right, strict=True))
 
 
-def test_it_does_what_host_rows_do(rows: CudaRows) -> None:
-    host = PagedRows(TENSORS, 4, 4000)
-    for memory in (rows, host):
+def test_it_does_what_host_rows_do(slots: CudaSlots) -> None:
+    host = PagedSlots(TENSORS, 4, 4000)
+    for memory in (slots, host):
         memory.write(1, 0, block(300))
         memory.write(2, 0, block(90))
-        memory.move(2, 0, 90)
+        memory.copy_slot(2, 0, 90)
         memory.write(0, 90, block(7))
-    for row, start, stop in ((0, 0, 97), (1, 0, 300), (1, 100, 101), (2, 0, 90)):
-        assert equal(rows.read(row, start, stop), host.read(row, start, stop))
+    for slot, start, stop in ((0, 0, 97), (1, 0, 300), (1, 100, 101), (2, 0, 90)):
+        assert equal(slots.read(slot, start, stop), host.read(slot, start, stop))
 
 
-def test_growing_keeps_every_row_and_changes_the_addresses(rows: CudaRows) -> None:
-    for row in range(4):
-        rows.write(row, 0, block(50 + row))
-    generation, capacity = rows.generation, rows.capacity
-    rows.reserve(capacity + 1)
-    assert (rows.generation, rows.capacity > capacity) == (generation + 1, True)
-    assert all(equal(rows.read(row, 0, 50 + row), block(50 + row)) for row in range(4))
+def test_growing_keeps_every_row_and_changes_the_addresses(slots: CudaSlots) -> None:
+    for slot in range(4):
+        slots.write(slot, 0, block(50 + slot))
+    generation, capacity = slots.generation, slots.capacity
+    slots.reserve(capacity + 1)
+    assert (slots.generation, slots.capacity > capacity) == (generation + 1, True)
+    assert all(equal(slots.read(slot, 0, 50 + slot), block(50 + slot)) for slot in range(4))
 
 
-def test_rows_lie_one_behind_the_other(rows: CudaRows) -> None:
-    assert rows.shape(0, 2) == (2, 3, rows.capacity, 16)
-    assert rows.pointer(0, 1) - rows.pointer(0, 0) == 3 * rows.capacity * 16 * 2
+def test_rows_lie_one_behind_the_other(slots: CudaSlots) -> None:
+    assert slots.shape(0, 2) == (2, 3, slots.capacity, 16)
+    assert slots.pointer(0, 1) - slots.pointer(0, 0) == 3 * slots.capacity * 16 * 2
 
 
-def test_a_failed_copy_is_our_error(rows: CudaRows, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_copy_is_our_error(slots: CudaSlots, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(HostRuntime, "status", 2)
     with pytest.raises(ExecutionError, match="CUDA error 2"):
-        rows.move(0, 1, 5)
+        slots.copy_slot(0, 1, 5)

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from engine_waits import idle, wait_until
 
-from runtime import LLM, Delta, EngineOptions, ExecutionError, QueueFullError, SamplingParams
+from runtime import LLM, EngineOptions, ExecutionError, OutputDelta, QueueFullError, SamplingParams
 from runtime.bundle.bundle import open_bundle
 from runtime.ort.binding import FloatArray, IntArray
 from runtime.ort.executor import OnnxExecutor
@@ -64,7 +64,7 @@ def test_uneven_requests_through_few_rows(
 
 def test_short_prompts_are_prefilled_together(batching_bundle: Path, continuation: Continuation) -> None:
     wanted = [[number, *prompt] for number, prompt in enumerate(prompts(4, 32, longest=20))]
-    executor = Watched(open_bundle(batching_bundle), rows=8, threads=1)
+    executor = Watched(open_bundle(batching_bundle), slots=8, threads=1)
     with LLM(batching_bundle, executor=executor) as llm:
         streams = burst(llm, wanted, max_tokens=12)
         got = [[token for delta in stream for token in delta.token_ids] for stream in streams]
@@ -73,15 +73,15 @@ def test_short_prompts_are_prefilled_together(batching_bundle: Path, continuatio
     assert sum(executor.together) >= 24
 
 
-def burst(llm: LLM, wanted: list[list[int]], **params: int) -> list[Iterator[Delta]]:
+def burst(llm: LLM, wanted: list[list[int]], **params: int) -> list[Iterator[OutputDelta]]:
     """Streams that the engine admits when all of them wait (or all but the last); nothing slows their prefill down."""
-    turns, gate = llm.model.engine.turns, threading.Event()
-    admit = turns._admit
-    turns._admit = lambda: admit() if gate.is_set() else None  # type: ignore[method-assign]
-    turns.pace.size = lambda *_, **__: 512  # type: ignore[method-assign]
+    core, gate = llm.model.engine.core, threading.Event()
+    admit = core._admit
+    core._admit = lambda: admit() if gate.is_set() else None  # type: ignore[method-assign]
+    core.pace.size = lambda *_, **__: 512  # type: ignore[method-assign]
     *first, last = (functools.partial(llm.stream, ids, SamplingParams(**params)) for ids in wanted)
     streams = [start() for start in first]
-    wait_until(lambda: len(turns.scheduler.waiting) == len(first))
+    wait_until(lambda: len(core.scheduler.waiting) == len(first))
     gate.set()
     return [*streams, last()]
 
@@ -125,10 +125,10 @@ def test_hundreds_of_cancels_at_any_stage_leave_nothing_behind(llm: LLM, continu
             seen += delta.token_ids
     seen += [token for delta in witness for token in delta.token_ids]
     wait_until(lambda: idle(llm))
-    scheduler = llm.model.engine.turns.scheduler
+    scheduler = llm.model.engine.core.scheduler
     assert seen == continuation([1, 2, 3], 200)
     assert scheduler.pool.free + scheduler.warm.blocks == scheduler.pool.total
-    assert (threading.active_count(), llm.model.engine.turns.answers) == (threads, {})
+    assert (threading.active_count(), llm.model.engine.core.answers) == (threads, {})
 
 
 def test_closing_a_stream_cancels_its_request(llm: LLM) -> None:
@@ -191,11 +191,11 @@ def test_a_conversation_equals_one_without_a_cache(
 ) -> None:
     with load(synthetic_bundle, reuse_generated=reuse) as llm:
         tokens = [9, 8, 7]
-        for turn in range(6):
+        for step in range(6):
             expected = continuation(tokens, 25)
             answer = ended(llm, tokens, expected, ending)
             assert answer == expected[: len(answer)]
-            tokens += [*answer, turn, 300]
+            tokens += [*answer, step, 300]
         completion = llm.generate(tokens, SamplingParams(max_tokens=5))
     assert list(completion.token_ids) == continuation(tokens, 5)
     assert completion.cached_tokens > 0
@@ -223,8 +223,8 @@ class Faulty(OnnxExecutor):
     POISON = 77
     mode = "raise"
 
-    def prefill(self, row: int, past: int, ids: IntArray) -> FloatArray:
-        return self._poisoned(super().prefill(row, past, ids)[None], ids[-1:])[0]
+    def prefill(self, slot: int, past: int, ids: IntArray) -> FloatArray:
+        return self._poisoned(super().prefill(slot, past, ids)[None], ids[-1:])[0]
 
     def decode(self, ids: IntArray, lengths: IntArray) -> FloatArray:
         return self._poisoned(super().decode(ids, lengths), ids)
@@ -242,7 +242,7 @@ class Faulty(OnnxExecutor):
 
 @pytest.mark.parametrize("mode", ["raise", "nan"])
 def test_a_poisoned_row_fails_alone(synthetic_bundle: Path, continuation: Continuation, mode: str) -> None:
-    executor = Faulty(open_bundle(synthetic_bundle), rows=4, threads=1)
+    executor = Faulty(open_bundle(synthetic_bundle), slots=4, threads=1)
     executor.mode = mode
     wanted = [*prompts(5, 12), [3, Faulty.POISON], [3, 4]]
     with LLM(synthetic_bundle, executor=executor) as llm:
@@ -256,7 +256,7 @@ def test_a_poisoned_row_fails_alone(synthetic_bundle: Path, continuation: Contin
 
 
 def test_of_prompts_in_one_run_only_the_poisoned_fails(batching_bundle: Path, continuation: Continuation) -> None:
-    executor = Faulty(open_bundle(batching_bundle), rows=8, threads=1)
+    executor = Faulty(open_bundle(batching_bundle), slots=8, threads=1)
     wanted = [[8, 9], [3, 4], [5, Faulty.POISON], [6, 7, 8]]
     with LLM(batching_bundle, executor=executor) as llm:
         reasons = []
@@ -280,7 +280,7 @@ def test_a_prompt_can_be_cancelled_among_others(batching_bundle: Path, continuat
 
 
 def test_a_single_failed_prompt_raises(synthetic_bundle: Path) -> None:
-    executor = Faulty(open_bundle(synthetic_bundle), rows=2, threads=1)
+    executor = Faulty(open_bundle(synthetic_bundle), slots=2, threads=1)
     with LLM(synthetic_bundle, executor=executor) as llm:
         with pytest.raises(ExecutionError, match="planted"):
             llm.generate([1, Faulty.POISON])
@@ -291,7 +291,7 @@ def test_a_single_failed_prompt_raises(synthetic_bundle: Path) -> None:
 
 def test_a_broken_engine_ends_everything_and_says_so(synthetic_bundle: Path) -> None:
     with load(synthetic_bundle) as llm:
-        llm.model.engine.turns._admit = lambda: 1 / 0  # type: ignore[method-assign]
+        llm.model.engine.core._admit = lambda: 1 / 0  # type: ignore[method-assign]
         with pytest.raises(ExecutionError, match="division by zero"):
             llm.generate([1, 2])
         with pytest.raises(ExecutionError, match="The engine stopped"):
@@ -312,7 +312,7 @@ def test_closing_ends_open_answers(synthetic_bundle: Path) -> None:
     stream = llm.stream([4, 5], SamplingParams(max_tokens=250))
     next(stream)
     llm.close()
-    last: Delta = list(stream)[-1]
+    last: OutputDelta = list(stream)[-1]
     assert last.finish_reason == "cancelled"
     with pytest.raises(ExecutionError, match="closed"):
         llm.generate([1])
@@ -321,7 +321,7 @@ def test_closing_ends_open_answers(synthetic_bundle: Path) -> None:
 def test_every_row_works_while_there_is_work(synthetic_bundle: Path) -> None:
     with load(synthetic_bundle, max_concurrency=8) as llm:
         batches: list[int] = []
-        executor = llm.model.engine.turns.executor
+        executor = llm.model.engine.core.executor
         decode = executor.decode
         executor.decode = lambda ids, lengths: batches.append(len(ids)) or decode(ids, lengths)  # type: ignore[method-assign]
         draw = random.Random(1)

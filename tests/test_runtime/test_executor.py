@@ -18,7 +18,7 @@ Prompt = list[int]
 
 @pytest.fixture(params=["one session", "two sessions"])
 def executor(tiny_bundle: Path, request: pytest.FixtureRequest) -> Iterator[OnnxExecutor]:
-    executor = OnnxExecutor(open_bundle(tiny_bundle), rows=8, threads=1, two_sessions=request.param == "two sessions")
+    executor = OnnxExecutor(open_bundle(tiny_bundle), slots=8, threads=1, two_sessions=request.param == "two sessions")
     yield executor
     executor.close()
 
@@ -27,12 +27,12 @@ def ids(seed: int, length: int) -> np.ndarray:
     return np.random.default_rng(seed).integers(0, 320, length)
 
 
-def prefill(executor: OnnxExecutor, row: int, tokens: np.ndarray, chunk: int = 1000) -> np.ndarray:
+def prefill(executor: OnnxExecutor, slot: int, tokens: np.ndarray, chunk: int = 1000) -> np.ndarray:
     """As the scheduler does it: no last chunk of a single token."""
     start = 0
     while start < len(tokens):
         stop = len(tokens) if len(tokens) - start - chunk <= 1 else start + chunk
-        logits = executor.prefill(row, start, tokens[start:stop])
+        logits = executor.prefill(slot, start, tokens[start:stop])
         start = stop
     return logits.copy()
 
@@ -48,12 +48,12 @@ def test_a_prompt_in_chunks_is_bitwise_the_prompt_in_one_piece(executor: OnnxExe
 
 def test_decode_in_a_batch_is_bitwise_decode_alone(executor: OnnxExecutor) -> None:
     lengths = np.array([5, 90, 17, 200, 2, 33, 64, 128])
-    for row, length in enumerate(lengths):
-        prefill(executor, row, ids(row, length))
+    for slot, length in enumerate(lengths):
+        prefill(executor, slot, ids(slot, length))
     together = executor.decode(np.arange(8), lengths).copy()
-    for row, length in enumerate(lengths):
-        executor.move(row, 0, length)
-        assert np.array_equal(executor.decode(np.array([row]), lengths[row : row + 1])[0], together[row])
+    for slot, length in enumerate(lengths):
+        executor.copy_slot(slot, 0, length)
+        assert np.array_equal(executor.decode(np.array([slot]), lengths[slot : slot + 1])[0], together[slot])
 
 
 def test_bytes_beyond_the_length_are_never_read(executor: OnnxExecutor) -> None:
@@ -63,7 +63,7 @@ def test_bytes_beyond_the_length_are_never_read(executor: OnnxExecutor) -> None:
     for array in executor.memory.arrays:
         array[1] = np.nan
     assert np.array_equal(prefill(executor, 1, tokens), clean)
-    executor.move(1, 0, 20)
+    executor.copy_slot(1, 0, 20)
     assert np.array_equal(executor.decode(np.array([7]), np.array([20]))[0], after)
 
 
@@ -71,7 +71,7 @@ def test_bytes_beyond_the_length_are_never_read(executor: OnnxExecutor) -> None:
 def batching(make_bundle: Callable[..., Path], tiny_checkpoint: Path) -> Iterator[OnnxExecutor]:
     if not operator_has_input("GroupQueryAttention", "query_seqlens"):
         pytest.skip("needs ONNX Runtime 1.32")
-    executor = OnnxExecutor(open_bundle(make_bundle(tiny_checkpoint, target_ort="1.32")), rows=8, threads=1)
+    executor = OnnxExecutor(open_bundle(make_bundle(tiny_checkpoint, target_ort="1.32")), slots=8, threads=1)
     yield executor
     executor.close()
 
@@ -81,23 +81,23 @@ def test_chunks_of_several_rows_are_bitwise_those_of_each(batching: OnnxExecutor
     draw = np.random.default_rng(seed)
     pasts, lengths = draw.choice([0, 2, 40, 65, 200], 4), draw.choice([2, 5, 33, 56, 97], 4)
     pasts = np.where(pasts + lengths > 256, 0, pasts)
-    tokens = [ids(row, past + length) for row, (past, length) in enumerate(zip(pasts, lengths, strict=True))]
-    for row, past in enumerate(pasts):
+    tokens = [ids(slot, past + length) for slot, (past, length) in enumerate(zip(pasts, lengths, strict=True))]
+    for slot, past in enumerate(pasts):
         if past:
-            batching.prefill(3 + row, 0, tokens[row][:past])
+            batching.prefill(3 + slot, 0, tokens[slot][:past])
     together = batching.prefill_batch(3, pasts, [t[past:] for t, past in zip(tokens, pasts, strict=True)]).copy()
-    for row, past in enumerate(pasts):
-        batching.move(3 + row, 0, past)
-        assert np.array_equal(batching.prefill(0, past, tokens[row][past:]), together[row])
-        assert all(np.array_equal(*array[[0, 3 + row], :, : len(tokens[row])]) for array in batching.memory.arrays)
+    for slot, past in enumerate(pasts):
+        batching.copy_slot(3 + slot, 0, past)
+        assert np.array_equal(batching.prefill(0, past, tokens[slot][past:]), together[slot])
+        assert all(np.array_equal(*array[[0, 3 + slot], :, : len(tokens[slot])]) for array in batching.memory.arrays)
 
 
 def test_decoding_by_a_graph_that_counts_ids_is_bitwise_the_same(
     executor: OnnxExecutor, batching: OnnxExecutor
 ) -> None:
     lengths = np.array([5, 90, 17])
-    for row, length in enumerate(lengths):
-        assert np.array_equal(prefill(batching, row, ids(row, length)), prefill(executor, row, ids(row, length)))
+    for slot, length in enumerate(lengths):
+        assert np.array_equal(prefill(batching, slot, ids(slot, length)), prefill(executor, slot, ids(slot, length)))
     assert np.array_equal(batching.decode(np.arange(3), lengths), executor.decode(np.arange(3), lengths))
 
 
@@ -107,13 +107,13 @@ def test_an_older_onnxruntime_is_told_both_ways_out(
     bundle = open_bundle(make_bundle(tiny_checkpoint, target_ort="1.32"))
     monkeypatch.setattr("runtime.ort.session.operator_has_input", lambda *_: False)
     with pytest.raises(BundleError, match=r"Upgrade ONNX Runtime, or export the model again with --target-ort 1\.31"):
-        OnnxExecutor(bundle, rows=1)
+        OnnxExecutor(bundle, slots=1)
 
 
 def test_a_released_row_can_be_used_again(executor: OnnxExecutor) -> None:
     tokens = ids(2, 60)
     first = prefill(executor, 3, tokens)
-    executor.release(3)
+    executor.free_slot(3)
     assert not executor.memory.arrays[0][3].any()
     assert np.array_equal(prefill(executor, 3, tokens), first)
 
@@ -121,7 +121,7 @@ def test_a_released_row_can_be_used_again(executor: OnnxExecutor) -> None:
 def test_release_keeps_what_it_is_told_to_keep(executor: OnnxExecutor) -> None:
     prefill(executor, 2, ids(3, 200))
     kept = [array[2, :, :50].copy() for array in executor.memory.arrays]
-    executor.release(2, keep=50)
+    executor.free_slot(2, keep=50)
     assert all(np.array_equal(array[2, :, :50], old) for array, old in zip(executor.memory.arrays, kept, strict=True))
     assert not executor.memory.arrays[0][2, :, 128:].any()
 
@@ -161,9 +161,9 @@ def test_interrupt_stops_the_running_prefill_only(executor: OnnxExecutor) -> Non
 def test_the_synthetic_model_says_what_its_formula_says(
     synthetic_bundle: Path, continuation: Callable[[Prompt, int], Prompt]
 ) -> None:
-    executor = OnnxExecutor(open_bundle(synthetic_bundle), rows=3, threads=1)
+    executor = OnnxExecutor(open_bundle(synthetic_bundle), slots=3, threads=1)
     prompts = [[5, 9, 200], [7] * 30, [319]]
-    answers = [[int(executor.prefill(row, 0, np.array(prompt)).argmax())] for row, prompt in enumerate(prompts)]
+    answers = [[int(executor.prefill(slot, 0, np.array(prompt)).argmax())] for slot, prompt in enumerate(prompts)]
     for step in range(40):
         lengths = np.array([len(prompt) + step for prompt in prompts])
         logits = executor.decode(np.array([answer[-1] for answer in answers]), lengths)
@@ -177,7 +177,7 @@ def test_without_pages_rows_grow_and_the_bits_are_the_same(
 ) -> None:
     monkeypatch.setattr("runtime.ort.executor.pages_supported", lambda: False)
     monkeypatch.setattr("runtime.cache.host._GROWTH_BUCKET", 16)
-    growing = OnnxExecutor(open_bundle(tiny_bundle), rows=2, threads=1)
+    growing = OnnxExecutor(open_bundle(tiny_bundle), slots=2, threads=1)
     tokens = ids(7, 150)
     for length in (10, 60, 150):  # grows twice on the way
         assert np.array_equal(prefill(growing, 1, tokens[:length], 40), prefill(executor, 1, tokens[:length], 40))

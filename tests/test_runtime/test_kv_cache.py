@@ -8,50 +8,50 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from runtime.cache.blocks import BlockPool
-from runtime.cache.host import CacheTensor, GrowingRows, PagedRows, next_bucket, paged_capacity
+from runtime.cache.host import CacheTensor, GrowingSlots, PagedSlots, next_bucket, paged_capacity
 from runtime.host.memory import resident_memory
 
 FLOAT = CacheTensor("key", kv_heads=3, head_width=64, dtype=np.dtype(np.float32))
 BYTES = CacheTensor("value", kv_heads=2, head_width=32, dtype=np.dtype(np.int8))
 WINDOWED = CacheTensor("key", kv_heads=2, head_width=64, dtype=np.dtype(np.float32), window=40)
 
-kinds = pytest.mark.parametrize("kind", [PagedRows, GrowingRows])
-Kind = type[PagedRows] | type[GrowingRows]
+kinds = pytest.mark.parametrize("kind", [PagedSlots, GrowingSlots])
+Kind = type[PagedSlots] | type[GrowingSlots]
 
 
-def fill(rows: PagedRows | GrowingRows, row: int, length: int) -> list[np.ndarray]:
+def fill(slots: PagedSlots | GrowingSlots, slot: int, length: int) -> list[np.ndarray]:
     block = [
         (np.arange(t.kv_heads * length * t.head_width) % 97).reshape(t.kv_heads, length, -1).astype(t.dtype)
         for t in (FLOAT, BYTES)
     ]
-    rows.write(row, 0, block)
+    slots.write(slot, 0, block)
     return block
 
 
 @kinds
 def test_what_is_written_is_read_and_moves(kind: Kind) -> None:
-    rows = kind([FLOAT, BYTES], 4, 600)
-    block = fill(rows, 1, 500)
-    rows.move(1, 3, 500)
-    assert all(np.array_equal(got, part) for got, part in zip(rows.read(3, 0, 500), block, strict=True))
-    assert np.array_equal(rows.read(1, 100, 120)[0], block[0][:, 100:120])
+    slots = kind([FLOAT, BYTES], 4, 600)
+    block = fill(slots, 1, 500)
+    slots.copy_slot(1, 3, 500)
+    assert all(np.array_equal(got, part) for got, part in zip(slots.read(3, 0, 500), block, strict=True))
+    assert np.array_equal(slots.read(1, 100, 120)[0], block[0][:, 100:120])
 
 
 @kinds
 def test_pointer_and_shape_describe_the_row(kind: Kind) -> None:
-    rows = kind([FLOAT, BYTES], 3, 100)
+    slots = kind([FLOAT, BYTES], 3, 100)
     for index in range(2):
-        assert rows.pointer(index, 2) == rows.arrays[index][2:].ctypes.data
-        assert rows.shape(index, 2) == rows.arrays[index][:2].shape
+        assert slots.pointer(index, 2) == slots.arrays[index][2:].ctypes.data
+        assert slots.shape(index, 2) == slots.arrays[index][:2].shape
 
 
 def test_growing_rows_keep_their_contents_and_say_that_they_moved() -> None:
-    rows = GrowingRows([FLOAT, BYTES], 2, 4000)
-    block = fill(rows, 0, 200)
-    generation = rows.generation
-    rows.reserve(600)
-    assert rows.generation == generation + 1
-    assert np.array_equal(rows.read(0, 0, 200)[0], block[0])
+    slots = GrowingSlots([FLOAT, BYTES], 2, 4000)
+    block = fill(slots, 0, 200)
+    generation = slots.generation
+    slots.reserve(600)
+    assert slots.generation == generation + 1
+    assert np.array_equal(slots.read(0, 0, 200)[0], block[0])
 
 
 def test_growing_stops_at_the_limit() -> None:
@@ -76,24 +76,24 @@ def test_paged_heads_are_an_odd_number_of_whole_pages(capacity: int, width: int,
 
 def test_reserving_costs_nothing_and_release_gives_pages_back() -> None:
     before = resident_memory()
-    rows = PagedRows([FLOAT] * 8, 16, 8192)  # 768 MiB of address space
+    slots = PagedSlots([FLOAT] * 8, 16, 8192)  # 768 MiB of address space
     reserved = resident_memory()
-    for array in rows.arrays:
+    for array in slots.arrays:
         array[0, :, :1000] = 1
     written = resident_memory()
-    rows.release(0, 0)
+    slots.free_slot(0, 0)
     assert reserved - before < 2 << 20
     assert written - reserved > 5 << 20
     assert resident_memory() - reserved < 1 << 20
 
 
 def test_windowed_layers_hold_only_their_window() -> None:
-    rows = PagedRows([WINDOWED, FLOAT], 1, 1000)
-    for array in rows.arrays:
+    slots = PagedSlots([WINDOWED, FLOAT], 1, 1000)
+    for array in slots.arrays:
         array[:] = 1
     for length in range(400):
-        rows.forget(0, length, length + 1)
-    windowed, full = rows.arrays
+        slots.evict_window(0, length, length + 1)
+    windowed, full = slots.arrays
     assert windowed[0, :, 360:].all()  # the last 40 positions, and everything not reached yet
     assert not windowed[0, :, :352].any()  # whole pages of 16 tokens
     assert full.all()

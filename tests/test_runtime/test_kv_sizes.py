@@ -35,7 +35,7 @@ def test_nothing_fits_in_nothing():
 
 def test_the_manifest_and_the_memory_agree(tiny_bundle):
     manifest = json.loads((tiny_bundle / "manifest.json").read_text())
-    executor = OnnxExecutor(open_bundle(tiny_bundle), rows=3, context=100)
+    executor = OnnxExecutor(open_bundle(tiny_bundle), slots=3, context=100)
     size = sum(array.nbytes for array in executor.memory.arrays)
     assert size == manifest["kv_cache"]["bytes_per_token"] * 3 * executor.memory.capacity
 
@@ -45,13 +45,13 @@ class Counting(OnnxExecutor):
 
     positions = 0
 
-    def prefill(self, row, past, ids):
+    def prefill(self, slot, past, ids):
         self.positions += len(ids)
-        return super().prefill(row, past, ids)
+        return super().prefill(slot, past, ids)
 
-    def extend(self, row, past, ids):
+    def prefill_without_logits(self, slot, past, ids):
         self.positions += len(ids)
-        super().extend(row, past, ids)
+        super().prefill_without_logits(slot, past, ids)
 
     def decode(self, ids, lengths):
         self.positions += len(ids)
@@ -73,11 +73,11 @@ def without_cache(executor, first, count):
 
 
 def test_500_tokens_are_125250_positions_without_a_cache_and_500_with(long_bundle):
-    cached = Counting(open_bundle(long_bundle), rows=1)
+    cached = Counting(open_bundle(long_bundle), slots=1)
     with LLM(long_bundle, executor=cached) as llm:
         params = SamplingParams(max_tokens=500, temperature=0.0, ignore_eos=True)
         with_cache = llm.generate([5], params).token_ids
-    uncached = Counting(open_bundle(long_bundle), rows=1)
+    uncached = Counting(open_bundle(long_bundle), slots=1)
     assert without_cache(uncached, 5, 500) == list(with_cache)
     assert (cached.positions, uncached.positions) == (500, 125_250)
 

@@ -52,11 +52,11 @@ def alone(tiny_bundle: Path) -> dict[tuple[str, int], tuple[Any, ...]]:
 @pytest.mark.parametrize("chunk", [2, 7, 33, 512])
 @pytest.mark.parametrize("rows", [1, 3, 8])
 def test_an_answer_is_bitwise_the_same_in_any_company(
-    tiny_bundle: Path, alone: dict[tuple[str, int], tuple[Any, ...]], chunk: int, rows: int
+    tiny_bundle: Path, alone: dict[tuple[str, int], tuple[Any, ...]], chunk: int, slots: int
 ) -> None:
     keys = [*alone, *alone]
-    random.Random(chunk * rows).shuffle(keys)
-    with load(tiny_bundle, max_concurrency=rows, prefill_chunk=chunk) as llm:
+    random.Random(chunk * slots).shuffle(keys)
+    with load(tiny_bundle, max_concurrency=slots, prefill_chunk=chunk) as llm:
         streams = []
         for prompt, kind in keys:  # arriving at different times, the second half finding warm prefixes
             streams.append(llm.stream(prompt, PARAMS[kind]))
@@ -209,5 +209,5 @@ def test_the_self_test_finds_rows_that_disturb_each_other(tiny_bundle: Path) -> 
         def decode(self, ids: np.ndarray, lengths: np.ndarray) -> np.ndarray:
             return super().decode(ids, lengths) + np.float32(1e-4) * len(ids)
 
-    found = check_determinism(Disturbed(open_bundle(tiny_bundle), rows=2, threads=1))
+    found = check_determinism(Disturbed(open_bundle(tiny_bundle), slots=2, threads=1))
     assert (found.chunks, found.company, found.complete) == (True, False, False)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from runtime.cache.blocks import BlockPool
-from runtime.cache.recurrent import StateRows, state_places
+from runtime.cache.recurrent import RecurrentStateCache, state_slots_of
 from runtime.cache.state_memory import HostStates, StateTensor
 from runtime.engine.request import Sequence, Status
 from runtime.engine.scheduler import Limits, Scheduler
@@ -18,9 +18,9 @@ from runtime.errors import PromptTooLongError
 CONTEXT = 40
 
 
-def scheduler(rows: int = 4, blocks: int = 1000, states_every: int = 0, **limits: bool) -> Scheduler:
+def scheduler(slots: int = 4, blocks: int = 1000, states_every: int = 0, **limits: bool) -> Scheduler:
     pool = BlockPool(blocks, 4, row_blocks=1 if states_every else 0)
-    return Scheduler(Limits(rows=rows, context=CONTEXT, states_every=states_every, **limits), pool)
+    return Scheduler(Limits(slots=slots, context=CONTEXT, states_every=states_every, **limits), pool)
 
 
 def sequence(number: int, prompt: list[int], end: int = CONTEXT) -> Sequence:
@@ -37,25 +37,25 @@ def folded(state: float, tokens: list[int]) -> float:
 class FakeStates:
     """Real rows of states, of one number each."""
 
-    def __init__(self, rows: int, kept: bool) -> None:
-        memory = HostStates([StateTensor("state", (1,))] if kept else [], state_places(rows))
-        self.rows = StateRows(memory, rows)
+    def __init__(self, slots: int, kept: bool) -> None:
+        memory = HostStates([StateTensor("state", (1,))] if kept else [], state_slots_of(slots))
+        self.slots = RecurrentStateCache(memory, slots)
         self.values: np.ndarray | None = memory.arrays[0][:, 0] if kept else None
 
-    def step(self, first: int, histories: list[list[int]], chunks: list[list[int]], passing: bool = False) -> None:
+    def step(self, first: int, histories: list[list[int]], chunks: list[list[int]], intermediate: bool = False) -> None:
         pasts = [len(history) for history in histories]
-        with self.rows.advance(first, pasts, list(map(len, chunks)), passing=passing) as (source, target):
+        with self.slots.advance(first, pasts, list(map(len, chunks)), intermediate=intermediate) as (source, target):
             for place, (history, chunk) in enumerate(zip(histories, chunks, strict=True)):
                 if self.values is not None:
                     assert self.values[source + place] == folded(0, history)
                     self.values[target + place] = folded(self.values[source + place], chunk)
 
-    def prefill(self, row: int, history: list[int], chunk: list[int]) -> None:
+    def prefill(self, slot: int, history: list[int], chunk: list[int]) -> None:
         """In two halves, where there are two."""
         half = len(chunk) // 2
         if half:
-            self.step(row, [history], [chunk[:half]], passing=True)
-        self.step(row, [history + chunk[:half]], [chunk[half:]])
+            self.step(slot, [history], [chunk[:half]], intermediate=True)
+        self.step(slot, [history + chunk[:half]], [chunk[half:]])
 
 
 class FakeCache:
@@ -63,19 +63,19 @@ class FakeCache:
 
     def __init__(self, scheduler: Scheduler) -> None:
         self.scheduler = scheduler
-        self.rows: dict[int, list[int]] = {}
-        self.states = FakeStates(scheduler.limits.rows, scheduler.limits.states_every > 0)
+        self.slots: dict[int, list[int]] = {}
+        self.states = FakeStates(scheduler.limits.slots, scheduler.limits.states_every > 0)
 
     def apply(self, moves: list) -> None:
         for move in moves:
-            assert len(self.rows[move.source]) >= move.length
-            self.rows[move.target] = self.rows[move.source][: move.length]
-            self.states.rows.move(move.source, move.target, move.length)
-        for row, keep in self.scheduler.released():
-            self.states.rows.release(row, keep)
-            self.rows[row] = self.rows.get(row, [])[:keep]
+            assert len(self.slots[move.source]) >= move.length
+            self.slots[move.target] = self.slots[move.source][: move.length]
+            self.states.slots.copy_slot(move.source, move.target, move.length)
+        for slot, keep in self.scheduler.released():
+            self.states.slots.free_slot(slot, keep)
+            self.slots[slot] = self.slots.get(slot, [])[:keep]
 
-    def turn(self, finished: set[int], chunk: int, together: int = 0, failing: bool = False) -> None:
+    def step(self, finished: set[int], chunk: int, together: int = 0, failing: bool = False) -> None:
         """One turn of the engine; sequences whose ids are in `finished` stop at their next token.
 
         Up to `together` tokens of several prompts are prefilled in one run; a failing prefill commits nothing.
@@ -85,8 +85,8 @@ class FakeCache:
         self.apply(self.scheduler.grow())
         self.decode(failing)
         for one in self.scheduler.running:
-            assert self.rows[one.row][: one.length] == one.tokens[:-1]
-            self.rows[one.row] = list(one.tokens)
+            assert self.slots[one.slot][: one.length] == one.tokens[:-1]
+            self.slots[one.slot] = list(one.tokens)
             self.token(one, finished)
             one.length += 1
         self.prefill(finished, max(chunk, together), failing)
@@ -106,21 +106,21 @@ class FakeCache:
         if histories:
             self.states.step(0, histories, tokens)
         if failing:
-            for row, (history, token) in enumerate(zip(histories, tokens, strict=True)):
-                self.states.step(row, [history], [token])
+            for slot, (history, token) in enumerate(zip(histories, tokens, strict=True)):
+                self.states.step(slot, [history], [token])
 
     def prefill(self, finished: set[int], size: int, failing: bool) -> None:
         chunks = self.scheduler.next_chunks(size)
-        assert len({chunk.sequence.row - place for place, chunk in enumerate(chunks)}) <= 1
+        assert len({chunk.sequence.slot - place for place, chunk in enumerate(chunks)}) <= 1
         for chunk in chunks:
             one = chunk.sequence
-            assert self.rows.get(one.row, [])[: chunk.start] == one.tokens[: chunk.start]
-            self.states.prefill(one.row, one.tokens[: chunk.start], one.tokens[chunk.start : chunk.stop])
+            assert self.slots.get(one.slot, [])[: chunk.start] == one.tokens[: chunk.start]
+            self.states.prefill(one.slot, one.tokens[: chunk.start], one.tokens[chunk.start : chunk.stop])
             if failing:
                 continue
-            self.rows[one.row] = one.tokens[: chunk.stop]
+            self.slots[one.slot] = one.tokens[: chunk.stop]
             self.scheduler.prefilled(chunk)
-            if one.length in one.stops and self.states.rows.keep(one.row, one.length):
+            if one.length in one.stops and self.states.slots.keep(one.slot, one.length):
                 one.kept = one.length
         for chunk in chunks:
             if not failing and chunk.stop == len(chunk.sequence.tokens):
@@ -142,15 +142,15 @@ class SchedulerMachine(RuleBasedStateMachine):
     """Submit, cancel, fail, stop and run in any order, under either admission and any amount of memory."""
 
     @initialize(
-        rows=st.integers(1, 4),
+        slots=st.integers(1, 4),
         blocks=st.integers(3, 24),
         optimistic=st.booleans(),
         reuse_generated=st.booleans(),
         states_every=st.sampled_from([0, 4]),
     )
-    def start(self, rows: int, blocks: int, optimistic: bool, reuse_generated: bool, states_every: int) -> None:
+    def start(self, slots: int, blocks: int, optimistic: bool, reuse_generated: bool, states_every: int) -> None:
         limits = {"optimistic": optimistic, "reuse_generated": reuse_generated}
-        self.scheduler = scheduler(rows, blocks, states_every, **limits)
+        self.scheduler = scheduler(slots, blocks, states_every, **limits)
         self.with_states = states_every > 0
         self.cache = FakeCache(self.scheduler)
         self.all: list[Sequence] = []
@@ -181,8 +181,8 @@ class SchedulerMachine(RuleBasedStateMachine):
         self.stopping.add(data.draw(st.sampled_from(self.all)).id)
 
     @rule(chunk=st.integers(1, 9), together=st.sampled_from([0, 0, 8, 40]), failing=st.booleans())
-    def turn(self, chunk: int, together: int, failing: bool) -> None:
-        self.cache.turn(self.stopping, chunk, 0 if self.with_states else together, failing)
+    def step(self, chunk: int, together: int, failing: bool) -> None:
+        self.cache.step(self.stopping, chunk, 0 if self.with_states else together, failing)
 
     @invariant()
     def memory_adds_up(self) -> None:
@@ -198,19 +198,19 @@ class SchedulerMachine(RuleBasedStateMachine):
         if not hasattr(self, "scheduler"):
             return
         running, prefilling = self.scheduler.running, self.scheduler.prefilling
-        assert [one.row for one in running] == list(range(len(running)))
-        assert len(running) + len(prefilling) <= self.scheduler.limits.rows
-        rows = [one.row for one in prefilling]
-        assert rows == sorted(set(rows))
-        assert all(len(running) <= row < self.scheduler.limits.rows for row in rows)
-        assert not any(one.row in self.scheduler.warm for one in [*running, *prefilling])
+        assert [one.slot for one in running] == list(range(len(running)))
+        assert len(running) + len(prefilling) <= self.scheduler.limits.slots
+        slots = [one.slot for one in prefilling]
+        assert slots == sorted(set(slots))
+        assert all(len(running) <= slot < self.scheduler.limits.slots for slot in slots)
+        assert not any(one.slot in self.scheduler.warm for one in [*running, *prefilling])
 
     def teardown(self) -> None:
         """Whatever happened before, everything ends within a bounded number of turns."""
         if not hasattr(self, "scheduler"):
             return
         for _ in range(60 * (len(self.all) + 1)):
-            self.cache.turn(self.stopping, 8)
+            self.cache.step(self.stopping, 8)
         assert all(one.status is Status.FINISHED for one in self.all)
         assert self.scheduler.idle
 
@@ -219,19 +219,19 @@ TestSchedulerMachine = SchedulerMachine.TestCase
 TestSchedulerMachine.settings = settings(max_examples=150, stateful_step_count=40, deadline=None, derandomize=True)
 
 
-def run(cache: FakeCache, turns: int = 200, stopping: frozenset[int] = frozenset()) -> None:
-    for _ in range(turns):
-        cache.turn(set(stopping), 8)
+def run(cache: FakeCache, core: int = 200, stopping: frozenset[int] = frozenset()) -> None:
+    for _ in range(core):
+        cache.step(set(stopping), 8)
 
 
 def test_a_freed_row_is_taken_in_the_next_turn() -> None:
-    one = scheduler(rows=2)
+    one = scheduler(slots=2)
     cache = FakeCache(one)
     for number, end in enumerate([3, 30, 30]):
         one.submit(sequence(number, [number, 1], end))
-    cache.turn(set(), 8)
-    cache.turn(set(), 8)
-    cache.turn(set(), 8)
+    cache.step(set(), 8)
+    cache.step(set(), 8)
+    cache.step(set(), 8)
     assert sorted(s.id for s in one.running) == [1, 2]
 
 
@@ -317,15 +317,15 @@ def test_where_layers_keep_states_a_prompt_is_reused_only_where_they_were_kept()
     one = scheduler(states_every=4)
     cache = FakeCache(one)
     one.submit(sequence(0, [5] * 11, 14))
-    cache.turn(set(), 8)
-    assert [(s.length, s.kept, s.stops) for s in one.prefilling] == [(8, 8, [8])]
+    cache.step(set(), 8)
+    assert [(s.num_computed, s.kept, s.checkpoint_positions) for s in one.prefilling] == [(8, 8, [8])]
     run(cache, 9)
     for number, (prompt, cached) in enumerate([([5] * 10, 8), ([5] * 9, 0), ([5] * 7, 0)]):
         other = sequence(number + 1, prompt)
         one.submit(other)
         one.admit()
         one.finish(other, "cancelled")
-        assert other.cached == cached
+        assert other.num_cached == cached
 
 
 def test_a_prompt_that_can_never_fit_is_refused_with_both_numbers() -> None:
@@ -344,7 +344,7 @@ def test_short_prompts_start_together_within_a_size(size: int, first: list[int],
     for number in range(4):
         one.submit(sequence(number, [number] * (5 if number % 2 else 3)))
     for expected in (first, second):
-        cache.turn(set(), 5, size)
+        cache.step(set(), 5, size)
         assert [running.id for running in one.running] == expected
 
 
@@ -354,9 +354,9 @@ def test_a_prompt_waits_for_a_prefix_that_is_being_computed() -> None:
     prompts = [sequence(number, [7] * 8 + [number] * 2) for number in range(3)]
     for prompt in prompts:
         one.submit(prompt)
-    cache.turn(set(), 40, 40)
+    cache.step(set(), 40, 40)
     assert [running.id for running in one.running] == [0]
-    cache.turn(set(), 40, 40)
+    cache.step(set(), 40, 40)
     assert [prompt.cached for prompt in prompts] == [0, 8, 8]
 
 
@@ -366,9 +366,9 @@ def test_when_one_of_several_ends_the_others_go_on_behind_it() -> None:
     prompts = [sequence(number, [number] * 4) for number in range(3)]
     for prompt in prompts:
         one.submit(prompt)
-    cache.turn(set(), 40, 40, failing=True)
+    cache.step(set(), 40, 40, failing=True)
     one.finish(prompts[1], "cancelled")
     assert [len(one.next_chunks(40)), one.prefilling] == [1, [prompts[0], prompts[2]]]
-    cache.turn(set(), 40, 40)
-    cache.turn(set(), 40, 40)
+    cache.step(set(), 40, 40)
+    cache.step(set(), 40, 40)
     assert [running.id for running in one.running] == [0, 2]

@@ -92,7 +92,7 @@ def test_features_are_found_in_the_schema() -> None:
 
 
 def test_a_failing_run_is_our_error(tiny_bundle: Path) -> None:
-    executor = OnnxExecutor(open_bundle(tiny_bundle), rows=1, threads=1)
+    executor = OnnxExecutor(open_bundle(tiny_bundle), slots=1, threads=1)
     import numpy as np
 
     with pytest.raises(ExecutionError, match="running a step"):

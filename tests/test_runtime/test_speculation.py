@@ -58,10 +58,10 @@ def test_drafts_that_do_not_pay_are_paused_for_longer_and_longer() -> None:
 
 
 def test_a_score_is_the_logits_of_every_prefix(tiny_bundle: Path) -> None:
-    executor = OnnxExecutor(open_bundle(tiny_bundle), rows=2, threads=1)
+    executor = OnnxExecutor(open_bundle(tiny_bundle), slots=2, threads=1)
     ids = np.random.default_rng(0).integers(0, 320, 60)
     executor.prefill(0, 0, ids[:20])
-    scores = executor.score(0, 20, ids[20:]).copy()
+    scores = executor.all_logits(0, 20, ids[20:]).copy()
     for length in (22, 31, 60):
         assert np.array_equal(executor.prefill(1, 0, ids[:length]), scores[length - 21])
 
@@ -81,7 +81,7 @@ PARAMS = {
 def test_the_answer_is_the_same_with_and_without_drafts(tiny_bundle: Path, kind: str) -> None:
     with LLM(tiny_bundle, options=EngineOptions(threads=1)) as llm:
         plain = llm.generate(COPY * 5, PARAMS[kind])
-    executor = Counting(open_bundle(tiny_bundle), rows=4, threads=1)
+    executor = Counting(open_bundle(tiny_bundle), slots=4, threads=1)
     with LLM(tiny_bundle, executor=executor, options=EngineOptions(speculation=8)) as llm:
         drafted = llm.generate(COPY * 5, PARAMS[kind])
     assert (drafted.token_ids, drafted.text, drafted.finish_reason) == (
@@ -93,21 +93,21 @@ def test_the_answer_is_the_same_with_and_without_drafts(tiny_bundle: Path, kind:
 class Counting(OnnxExecutor):
     verified = 0
 
-    def score(self, row: int, past: int, ids: np.ndarray) -> np.ndarray:
+    def all_logits(self, slot: int, past: int, ids: np.ndarray) -> np.ndarray:
         self.verified += 1
-        return super().score(row, past, ids)
+        return super().all_logits(slot, past, ids)
 
 
 class Parrot:
     """An embedder's executor without a model: it says its text again and again. Every step takes two milliseconds."""
 
-    rows, capacity, vocab_size, bytes_per_token, can_score = 4, 256, 320, 64, True
+    slots, capacity, vocab_size, bytes_per_token, can_give_all_logits = 4, 256, 320, 64, True
 
     def __init__(self, text: list[int]) -> None:
         self.text = text
         self.steps = 0
 
-    def score(self, row: int, past: int, ids: np.ndarray) -> np.ndarray:
+    def all_logits(self, slot: int, past: int, ids: np.ndarray) -> np.ndarray:
         self.steps += 1
         time.sleep(0.002)
         logits = np.zeros((len(ids), self.vocab_size), np.float32)
@@ -115,26 +115,28 @@ class Parrot:
             logits[place, self.text[(past + place + 1) % len(self.text)]] = 9.0
         return logits
 
-    def prefill(self, row: int, past: int, ids: np.ndarray) -> np.ndarray:
-        return self.score(row, past, ids)[-1]
+    def prefill(self, slot: int, past: int, ids: np.ndarray) -> np.ndarray:
+        return self.all_logits(slot, past, ids)[-1]
 
-    def extend(self, row: int, past: int, ids: np.ndarray) -> None: ...
+    def prefill_without_logits(self, slot: int, past: int, ids: np.ndarray) -> None: ...
 
     def decode(self, ids: np.ndarray, lengths: np.ndarray) -> np.ndarray:
-        return np.concatenate([self.score(row, length, ids[row : row + 1]) for row, length in enumerate(lengths)])
+        return np.concatenate(
+            [self.all_logits(slot, length, ids[slot : slot + 1]) for slot, length in enumerate(lengths)]
+        )
 
-    def move(self, source: int, target: int, length: int) -> None: ...
+    def copy_slot(self, source: int, target: int, length: int) -> None: ...
 
-    def release(self, row: int, keep: int = 0) -> None: ...
+    def free_slot(self, slot: int, keep: int = 0) -> None: ...
 
     def interrupt(self) -> None: ...
 
     def close(self) -> None: ...
 
-    def read(self, row: int, start: int, stop: int) -> list[np.ndarray]:
+    def read(self, slot: int, start: int, stop: int) -> list[np.ndarray]:
         return []
 
-    def write(self, row: int, start: int, block: list[np.ndarray]) -> None: ...
+    def write(self, slot: int, start: int, block: list[np.ndarray]) -> None: ...
 
 
 @pytest.mark.parametrize(("drafts", "most_steps"), [(0, 200), (8, 45)])
@@ -166,7 +168,7 @@ def test_prompt_logprobs_score_every_prompt_token(tiny_bundle: Path, chunk: int)
 
 def test_an_executor_without_scores_refuses_both(tiny_bundle: Path) -> None:
     parrot = Parrot([1, 2])
-    parrot.can_score = False
+    parrot.can_give_all_logits = False
     with pytest.raises(OptionError, match="speculation needs"):
         LLM(tiny_bundle, executor=parrot, options=EngineOptions(speculation=4))
     with LLM(tiny_bundle, executor=parrot) as llm, pytest.raises(RequestError, match="prompt_logprobs"):

@@ -10,7 +10,7 @@ import pytest
 
 from runtime import LLM, EngineOptions, SamplingParams
 from runtime.bundle.bundle import open_bundle
-from runtime.engine.core import Turns
+from runtime.engine.core import EngineCore
 from runtime.engine.scheduler import Chunk
 from runtime.ort.binding import FloatArray, IntArray
 from runtime.ort.executor import OnnxExecutor
@@ -24,13 +24,13 @@ def prompts(seed: int, number: int, longest: int) -> list[list[int]]:
 class Diary(OnnxExecutor):
     """Writes down what it ran: "p" for a piece of a prompt, and how many rows decoded."""
 
-    def prefill(self, row: int, past: int, ids: IntArray) -> FloatArray:
+    def prefill(self, slot: int, past: int, ids: IntArray) -> FloatArray:
         self.entries = [*getattr(self, "entries", []), "p"]
-        return super().prefill(row, past, ids)
+        return super().prefill(slot, past, ids)
 
-    def extend(self, row: int, past: int, ids: IntArray) -> None:
+    def prefill_without_logits(self, slot: int, past: int, ids: IntArray) -> None:
         self.entries = [*getattr(self, "entries", []), "p"]
-        super().extend(row, past, ids)
+        super().prefill_without_logits(slot, past, ids)
 
     def decode(self, ids: IntArray, lengths: IntArray) -> FloatArray:
         self.entries = [*self.entries, len(ids)]
@@ -38,10 +38,10 @@ class Diary(OnnxExecutor):
 
 
 def test_where_nobody_reads_along_rows_fill_before_they_decode(synthetic_bundle: Path) -> None:
-    executor = Diary(open_bundle(synthetic_bundle), rows=4, threads=1)
+    executor = Diary(open_bundle(synthetic_bundle), slots=4, threads=1)
     executor.can_batch_prefill = False
     with LLM(synthetic_bundle, executor=executor, options=EngineOptions(max_concurrency=4)) as llm:
-        llm.model.engine.turns.pace.largest = 50
+        llm.model.engine.core.pace.largest = 50
         ended: queue.SimpleQueue[str | None] = queue.SimpleQueue()
         requests = [llm.model.request(p, SamplingParams(max_tokens=20)) for p in prompts(1, 12, longest=200)]
         answers = [llm.model.answers(one, lambda _, delta: ended.put(delta.finish_reason))[0] for one in requests]
@@ -54,9 +54,9 @@ def test_where_nobody_reads_along_rows_fill_before_they_decode(synthetic_bundle:
 
 
 def test_while_somebody_reads_along_a_prompt_takes_turns_with_the_answer(synthetic_bundle: Path) -> None:
-    executor = Diary(open_bundle(synthetic_bundle), rows=2, threads=1)
+    executor = Diary(open_bundle(synthetic_bundle), slots=2, threads=1)
     with LLM(synthetic_bundle, executor=executor, options=EngineOptions(max_concurrency=2)) as llm:
-        llm.model.engine.turns.pace.size = lambda _, *, paced: 4 if paced else 512  # type: ignore[method-assign]
+        llm.model.engine.core.pace.size = lambda _, *, streaming_active: 4 if streaming_active else 512  # type: ignore[method-assign]
         stream = llm.stream([1, 2, 3], SamplingParams(max_tokens=120))
         next(stream)
         llm.generate(list(range(200)), SamplingParams(max_tokens=2))
@@ -65,10 +65,10 @@ def test_while_somebody_reads_along_a_prompt_takes_turns_with_the_answer(synthet
     assert beside == ["p", 1] * 30
 
 
-def noting(turns: Turns, generated: list[int]) -> Callable[[Chunk], None]:
+def noting(core: EngineCore, generated: list[int]) -> Callable[[Chunk], None]:
     """`turns._prefill_one`, which first notes how many tokens there are."""
-    prefill = turns._prefill_one
-    return lambda chunk: (generated.append(turns.counts["generated"]), prefill(chunk))[1]
+    prefill = core._prefill_one
+    return lambda chunk: (generated.append(core.counts["generated"]), prefill(chunk))[1]
 
 
 @pytest.mark.parametrize("speculation", [0, 8])
@@ -80,8 +80,8 @@ def test_beside_a_reader_a_long_prompt_waits_for_many_tokens_between_two_chunks(
     options = EngineOptions(max_concurrency=2, speculation=speculation)
     generated: list[int] = []
     with LLM(synthetic_bundle, options=options) as llm:
-        turns = llm.model.engine.turns
-        monkeypatch.setattr(turns, "_prefill_one", noting(turns, generated))
+        core = llm.model.engine.core
+        monkeypatch.setattr(core, "_prefill_one", noting(core, generated))
         stream = llm.stream([1, 2, 3, 1, 2, 3], SamplingParams(max_tokens=200))
         next(stream)
         assert llm.generate(list(range(20)), SamplingParams(max_tokens=1)).finish_reason == "length"

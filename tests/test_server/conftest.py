@@ -51,7 +51,7 @@ class Server:
     def wait_until_idle(self, seconds: float = 20.0) -> None:
         """Until nothing is inside, and nothing runs or waits."""
         end = time.monotonic() + seconds
-        while self.app.state.service.admission.inside or self.model.engine.turns.answers or self.model.engine._commands:
+        while self.app.state.service.admission.inside or self.model.engine.core.answers or self.model.engine._commands:
             assert time.monotonic() < end, "requests were left behind"
             time.sleep(0.005)
 
@@ -74,9 +74,9 @@ class Faulty:
         self._before()
         return self._inner.prefill(*arguments)
 
-    def extend(self, *arguments: Any) -> Any:
+    def prefill_without_logits(self, *arguments: Any) -> Any:
         self._before()
-        return self._inner.extend(*arguments)
+        return self._inner.prefill_without_logits(*arguments)
 
     def decode(self, *arguments: Any) -> Any:
         self._before()
@@ -133,7 +133,7 @@ def start() -> Iterator[Callable[..., Server]]:
 @pytest.fixture(scope="module")
 def faulty(chat_bundle: Path) -> Faulty:
     """An executor to give to `start`."""
-    return Faulty(OnnxExecutor(open_bundle(chat_bundle), "cpu", rows=4, threads=1))
+    return Faulty(OnnxExecutor(open_bundle(chat_bundle), "cpu", slots=4, threads=1))
 
 
 @pytest.fixture(scope="module")

@@ -49,7 +49,7 @@ def connect(server, path="/v1/chat/completions", **changes):
 
 
 def running(server):
-    return [answer.sequence for answer in list(server.model.engine.turns.answers.values())]
+    return [answer.sequence for answer in list(server.model.engine.core.answers.values())]
 
 
 def leave_at(stage, server, faulty, stream, **changes):
@@ -82,7 +82,7 @@ def leave_at(stage, server, faulty, stream, **changes):
 @pytest.mark.parametrize("stage", STAGES)
 def test_a_client_that_leaves_leaves_nothing_behind(shaky, faulty, stage, stream):
     leave_at(stage, shaky, faulty, stream)
-    scheduler, threads = shaky.model.engine.turns.scheduler, threading.active_count()
+    scheduler, threads = shaky.model.engine.core.scheduler, threading.active_count()
     for _ in range(25):
         leave_at(stage, shaky, faulty, stream)
     assert threading.active_count() <= threads + 3  # those that prepare requests, if they were not all there yet
@@ -166,7 +166,7 @@ def test_an_engine_that_dies_is_an_error_and_a_red_health(start, chat_bundle, ca
 
     class Dying:
         def __init__(self):
-            self._inner = OnnxExecutor(open_bundle(chat_bundle), "cpu", rows=1, threads=1)
+            self._inner = OnnxExecutor(open_bundle(chat_bundle), "cpu", slots=1, threads=1)
 
         def __getattr__(self, name):
             return getattr(self._inner, name)

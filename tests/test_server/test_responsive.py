@@ -10,7 +10,7 @@ import pytest
 
 from runtime.server import process
 from runtime.server.logging import LogThread
-from runtime.server.throttle import AT_A_TIME, Turnstile
+from runtime.server.throttle import AT_A_TIME, ConnectionThrottle
 
 
 async def begun_in_each_round(paths):
@@ -20,7 +20,7 @@ async def begun_in_each_round(paths):
     async def app(scope, receive, send):
         seen[-1].append(scope["path"])
 
-    door = Turnstile(app, {"/health"})
+    door = ConnectionThrottle(app, {"/health"})
     tasks = [asyncio.ensure_future(door({"type": "http", "path": path}, None, None)) for path in paths]
     while not all(task.done() for task in tasks):
         await asyncio.sleep(0)

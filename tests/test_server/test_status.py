@@ -11,7 +11,7 @@ import pytest
 from runtime.engine.engine import EngineStats
 from runtime.errors import OptionError
 from runtime.server.health import Heartbeat
-from runtime.server.limits import Admission
+from runtime.server.limits import RequestLimiter
 from runtime.server.openai.errors import ApiError
 from runtime.server.openai.token_texts import TokenTexts
 from runtime.server.options import ServerOptions
@@ -54,7 +54,7 @@ def test_an_engine_whose_thread_ended_is_dead():
 
 
 def test_admission_counts_before_anything_is_done():
-    admission = Admission(2, 100)
+    admission = RequestLimiter(2, 100)
     with admission.enter(10), admission.enter(10):
         with pytest.raises(ApiError, match="of 2 that may") as caught:
             admission.check()
@@ -63,7 +63,7 @@ def test_admission_counts_before_anything_is_done():
 
 
 def test_admission_bounds_bytes_but_lets_one_large_request_in():
-    admission = Admission(5, 100)
+    admission = RequestLimiter(5, 100)
     with admission.enter(500), pytest.raises(ApiError, match="500 bytes"), admission.enter(1):
         pass
     with admission.enter(60), admission.enter(40):
@@ -71,7 +71,7 @@ def test_admission_bounds_bytes_but_lets_one_large_request_in():
 
 
 def test_bodies_that_arrive_slowly_count_too():
-    admission = Admission(5, 100)
+    admission = RequestLimiter(5, 100)
     with admission.reading() as arrived, admission.reading() as other:
         arrived(60)
         other(40)

@@ -36,7 +36,7 @@ def test_a_user_pays_for_states_in_plan_and_engine_alike(make_hybrid: Any) -> No
     made = json.loads(command("plan", bundle, "--memory", memory, "--bandwidth", "1GB/s", "--context", 100, "--json"))
     line = made["lines"][0]
     with LLM(bundle, options=EngineOptions(kv_memory=memory - line["cost"]["weight_bytes"])) as llm:
-        pool = llm.model.engine.turns.scheduler.pool
+        pool = llm.model.engine.core.scheduler.pool
     assert pool.row_blocks * 16 * 256 >= 3 * line["cost"]["state_bytes"]
     assert line["users"] == pool.total // pool.blocks(100) > 0
 
@@ -52,14 +52,14 @@ def test_bench_goes_on_behind_every_length(make_hybrid: Any) -> None:
     speeds = json.loads(command("bench", bundle, *choices))
     found = [(speed["phase"], speed["batch"], speed["context"]) for speed in speeds["speeds"]]
     assert found == [("prefill", 1, 9), ("prefill", 1, 40), *(("decode", b, p) for b in (1, 3) for p in (9, 40))]
-    savings = Bench(OnnxExecutor(open_bundle(bundle), rows=1), tokens=2).cache_savings([20, 60], 1)
+    savings = Bench(OnnxExecutor(open_bundle(bundle), slots=1), tokens=2).cache_savings([20, 60], 1)
     assert [saving.context for saving in savings] == [20, 60]
 
 
 def test_two_sessions_say_what_one_says(hybrid: Any) -> None:
     answers = []
     for two in (False, True):
-        executor = OnnxExecutor(open_bundle(hybrid.bundle), rows=2, threads=1, two_sessions=two)
+        executor = OnnxExecutor(open_bundle(hybrid.bundle), slots=2, threads=1, two_sessions=two)
         with LLM(hybrid.bundle, executor=executor) as llm:
             answers.append(llm.generate([5, 6, 7] * 9, SamplingParams(max_tokens=9, temperature=1, seed=1)).token_ids)
     assert answers[0] == answers[1]

@@ -100,9 +100,9 @@ def test_cancels_at_any_stage_leave_nothing_behind(hybrid: Any) -> None:
             deltas += [delta] if (delta := next(witness, None)) else []
         deltas += list(witness)
         wait_until(lambda: idle(llm), 60)
-        scheduler = llm.model.engine.turns.scheduler
+        scheduler = llm.model.engine.core.scheduler
         assert scheduler.pool.free + scheduler.warm.blocks == scheduler.pool.total
-        assert (threading.active_count(), llm.model.engine.turns.answers) == (threads, {})
+        assert (threading.active_count(), llm.model.engine.core.answers) == (threads, {})
     answer = [token for delta in deltas for token in delta.token_ids]
     ours = [entry.logprob for delta in deltas for entry in delta.logprobs]
     np.testing.assert_allclose(ours, hybrid.logprobs([7, 8, 9], answer), atol=2e-3)
@@ -113,8 +113,8 @@ def test_cancels_at_any_stage_leave_nothing_behind(hybrid: Any) -> None:
 def test_a_conversation_continues_behind_what_was_kept(hybrid: Any, ending: str, reuse: bool) -> None:
     tokens = text(3, 70)
     with load(hybrid.bundle, reuse_generated=reuse) as llm:
-        for turn in range(4):
-            tokens += [*ended(llm, tokens, ending), turn + 5, 300]
+        for step in range(4):
+            tokens += [*ended(llm, tokens, ending), step + 5, 300]
         completion = llm.generate(tokens, params(max_tokens=9))
     hybrid.check(tokens, completion)
     assert completion.cached_tokens > (len(tokens) - 70 if reuse and ending == "length" else 60)
@@ -158,8 +158,8 @@ class Faulty(OnnxExecutor):
 
     POISON, mode, calls = 77, "raise", 0
 
-    def prefill(self, row: int, past: int, ids: IntArray) -> FloatArray:
-        return self._poisoned(super().prefill(row, past, ids)[None], ids[-1:])[0]
+    def prefill(self, slot: int, past: int, ids: IntArray) -> FloatArray:
+        return self._poisoned(super().prefill(slot, past, ids)[None], ids[-1:])[0]
 
     def decode(self, ids: IntArray, lengths: IntArray) -> FloatArray:
         logits = super().decode(ids, lengths)
@@ -177,7 +177,7 @@ class Faulty(OnnxExecutor):
 
 @pytest.mark.parametrize("mode", ["raise", "nan"])
 def test_a_failed_step_is_repeated_from_the_states_before_it(hybrid: Any, mode: str) -> None:
-    executor = Faulty(open_bundle(hybrid.bundle), rows=4, threads=1)
+    executor = Faulty(open_bundle(hybrid.bundle), slots=4, threads=1)
     executor.mode = mode
     wanted = [*prompts(6, 5, 80), [5, Faulty.POISON]]
     with LLM(hybrid.bundle, executor=executor) as llm:
@@ -194,9 +194,9 @@ def test_drafts_that_do_not_hold_are_not_remembered(hybrid: Any) -> None:
     prompt, few = [70, 71, 72, 70, 71, 72] * 6, dict.fromkeys((70, 71, 72), 30.0)
     chosen = params(max_tokens=80, logit_bias=few)
     with load(hybrid.bundle, speculation=8) as llm:
-        executor = llm.model.engine.turns.executor
-        verified, score = [], executor.score
-        executor.score = lambda *step: verified.append(step) or score(*step)  # type: ignore[method-assign]
+        executor = llm.model.engine.core.executor
+        verified, all_logits = [], executor.all_logits
+        executor.all_logits = lambda *step: verified.append(step) or all_logits(*step)  # type: ignore[method-assign]
         hybrid.check(prompt, llm.generate(prompt, chosen))
     assert verified
 

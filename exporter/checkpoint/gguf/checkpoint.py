@@ -7,7 +7,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from exporter.gc_pause import collector_paused
+from exporter.gc_pause import gc_paused
 from exporter.tokenizer.gguf import gguf_tokenizer_files
 from runtime.errors import CheckpointError, UnsupportedError
 
@@ -24,7 +24,7 @@ from .tensor import GgufTensor, entry_of, rows_of
 from .tokens import special_ids
 
 
-@collector_paused()
+@gc_paused()
 def open_gguf(path: Path) -> Checkpoint:
     """Open a GGUF file, or any part of a split one; reads the headers only.
 

@@ -5,15 +5,15 @@ from collections.abc import Sequence
 from typing import Any
 
 from ...client import Request
-from ..request_log import RequestRecord
-from ..state import ServedModel, Service
+from ..request_log import RequestLog
+from ..state import AppState, ServedModel
 from .errors import ApiError
-from .stream import Generation, Piece
+from .stream import Generation, TimedDelta
 
 Event = dict[str, Any]
 
 
-class Job(ABC):
+class ResponseBuilder(ABC):
     """One request, understood and checked, not yet started.
 
     Args:
@@ -30,7 +30,7 @@ class Job(ABC):
     named_events = False
 
     def __init__(
-        self, service: Service, served: ServedModel, requests: Sequence[Request], stream: bool, record: RequestRecord
+        self, service: AppState, served: ServedModel, requests: Sequence[Request], stream: bool, record: RequestLog
     ) -> None:
         self.stream = stream
         self.generation = Generation(served, requests, service.metrics, stream=stream)
@@ -41,7 +41,7 @@ class Job(ABC):
         return []
 
     @abstractmethod
-    def events(self, piece: Piece) -> list[Event]:
+    def events(self, piece: TimedDelta) -> list[Event]:
         """The events of a piece; it must be called for every piece, streaming or not."""
 
     @abstractmethod

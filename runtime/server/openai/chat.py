@@ -3,22 +3,22 @@
 from typing import Any
 
 from ...chat.formats.tool_calls import ToolCall
-from ..request_log import RequestRecord
-from ..state import Service
+from ..request_log import RequestLog
+from ..state import AppState
 from .chat_choice import ChatChoice
 from .chat_request import ChatRequest
-from .choices import ChoicesJob
+from .choices import ChoicesBuilder
 from .protocol import ChatFields, parse
-from .stream import Piece
+from .stream import TimedDelta
 
 
-class ChatJob(ChoicesJob):
+class ChatBuilder(ChoicesBuilder):
     """A chat request; `of` makes one from its body."""
 
     prefix, whole, part = "chatcmpl", "chat.completion", "chat.completion.chunk"
 
     @classmethod
-    def of(cls, service: Service, body: bytes, record: RequestRecord) -> "ChatJob":
+    def of(cls, service: AppState, body: bytes, record: RequestLog) -> "ChatBuilder":
         """Read, render, tokenize and compile; takes long, so it runs in a thread.
 
         Raises:
@@ -27,13 +27,13 @@ class ChatJob(ChoicesJob):
         fields = parse(ChatFields, body)
         return cls(service, ChatRequest.of(service, fields, record), fields, record)
 
-    def __init__(self, service: Service, chat: ChatRequest, fields: ChatFields, record: RequestRecord) -> None:
+    def __init__(self, service: AppState, chat: ChatRequest, fields: ChatFields, record: RequestLog) -> None:
         super().__init__(service, chat.served, [chat.request], fields, record)
         self._texts = chat.served.token_texts
         self._logprobs = bool(fields.logprobs)
         self._written = [chat.choice() for _ in self.generation.answers]
 
-    def chunks(self, piece: Piece) -> list[dict[str, Any]]:
+    def chunks(self, piece: TimedDelta) -> list[dict[str, Any]]:
         """One choice, or none while nothing is certain."""
         choice = self._written[piece.choice]
         begun = choice.begun

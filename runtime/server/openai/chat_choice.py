@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 
 from ...chat.formats.tool_calls import ToolCall, ToolCallReader
-from ...engine.generation import Delta
+from ...engine.generation import OutputDelta
 from ...sampling.logprobs import TokenLogprob
 
 
@@ -34,7 +34,7 @@ class ChatChoice:
     logprobs: list[TokenLogprob] = field(default_factory=list)
     finish_reason: str | None = None
 
-    def push(self, delta: Delta) -> ChoicePart:
+    def push(self, delta: OutputDelta) -> ChoicePart:
         """Take what a step added."""
         self.begun = True
         text, calls = (delta.text, []) if self.reader is None else self._read(self.reader, delta)
@@ -48,7 +48,7 @@ class ChatChoice:
         return ChoicePart(text, calls, entries, self.finish_reason)
 
     @staticmethod
-    def _read(reader: ToolCallReader, delta: Delta) -> tuple[str, list[ToolCall]]:
+    def _read(reader: ToolCallReader, delta: OutputDelta) -> tuple[str, list[ToolCall]]:
         text = reader.push(delta.text)
         if delta.finish_reason is None:
             return text, []

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from ...client import Request
-from ..request_log import RequestRecord
-from ..state import ServedModel, Service
+from ..request_log import RequestLog
+from ..state import AppState, ServedModel
 from .chat_choice import ChatChoice
 from .chat_format import ChatFormat, chat_format
 from .errors import ApiError
@@ -25,7 +25,7 @@ class ChatRequest:
     request: Request
 
     @classmethod
-    def of(cls, service: Service, fields: ChatFields, record: RequestRecord) -> "ChatRequest":
+    def of(cls, service: AppState, fields: ChatFields, record: RequestLog) -> "ChatRequest":
         """Render, tokenize and compile; takes long, so it runs in a thread.
 
         Raises:

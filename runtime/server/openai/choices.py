@@ -6,14 +6,14 @@ from typing import Any
 
 from ...client import Request
 from ...host.packages import own_version
-from ..request_log import RequestRecord
-from ..state import ServedModel, Service
-from .builder import Event, Job
+from ..request_log import RequestLog
+from ..state import AppState, ServedModel
+from .builder import Event, ResponseBuilder
 from .protocol import GenerationFields
-from .stream import Piece
+from .stream import TimedDelta
 
 
-class ChoicesJob(Job):
+class ChoicesBuilder(ResponseBuilder):
     """A request whose answer has `choices` and `usage`.
 
     Args:
@@ -30,11 +30,11 @@ class ChoicesJob(Job):
 
     def __init__(
         self,
-        service: Service,
+        service: AppState,
         served: ServedModel,
         requests: Sequence[Request],
         fields: GenerationFields,
-        record: RequestRecord,
+        record: RequestLog,
     ) -> None:
         super().__init__(service, served, requests, bool(fields.stream), record)
         self._usage_wanted = fields.stream_options is not None and fields.stream_options.include_usage
@@ -47,14 +47,14 @@ class ChoicesJob(Job):
         }
 
     @abstractmethod
-    def chunks(self, piece: Piece) -> list[dict[str, Any]]:
+    def chunks(self, piece: TimedDelta) -> list[dict[str, Any]]:
         """What a stream shows of a piece: choices, each for an event of its own."""
 
     @abstractmethod
     def choices(self) -> list[dict[str, Any]]:
         """The complete choices, after every piece went through `chunks`."""
 
-    def events(self, piece: Piece) -> list[Event]:
+    def events(self, piece: TimedDelta) -> list[Event]:
         """The events of a piece."""
         usage = {"usage": None} if self._usage_wanted else {}
         return [self._frame | {"choices": [choice]} | usage for choice in self.chunks(piece)]

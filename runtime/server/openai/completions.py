@@ -4,24 +4,24 @@ from dataclasses import replace
 from typing import Any
 
 from ...client import Prompt, Request
-from ..request_log import RequestRecord
-from ..state import ServedModel, Service
-from .choices import ChoicesJob
+from ..request_log import RequestLog
+from ..state import AppState, ServedModel
+from .choices import ChoicesBuilder
 from .errors import ApiError
 from .parameters import sampling_params, structured_output
 from .protocol import CompletionFields, parse
-from .stream import Piece
+from .stream import TimedDelta
 
 _MAX_TOKENS = 16  # OpenAI's default of this endpoint
 
 
-class CompletionJob(ChoicesJob):
+class CompletionBuilder(ChoicesBuilder):
     """A completion request; `of` makes one from its body."""
 
     prefix, whole, part = "cmpl", "text_completion", "text_completion"
 
     @classmethod
-    def of(cls, service: Service, body: bytes, record: RequestRecord) -> "CompletionJob":
+    def of(cls, service: AppState, body: bytes, record: RequestLog) -> "CompletionBuilder":
         """Read, tokenize and compile; takes long, so it runs in a thread.
 
         Raises:
@@ -43,20 +43,20 @@ class CompletionJob(ChoicesJob):
 
     def __init__(
         self,
-        service: Service,
+        service: AppState,
         served: ServedModel,
         fields: CompletionFields,
         requests: list[Request],
-        record: RequestRecord,
+        record: RequestLog,
     ) -> None:
         super().__init__(service, served, requests, fields, record)
         self._texts = served.token_texts
         self._logprobs = fields.logprobs is not None
         self._echo = bool(fields.echo)
         self._decode = served.model.tokenizer.decode
-        self._written: list[list[Piece]] = [[] for _ in self.generation.answers]
+        self._written: list[list[TimedDelta]] = [[] for _ in self.generation.answers]
 
-    def chunks(self, piece: Piece) -> list[dict[str, Any]]:
+    def chunks(self, piece: TimedDelta) -> list[dict[str, Any]]:
         """One choice, or none while nothing is certain."""
         before = self._written[piece.choice]
         prompt = self._prompt(piece.choice) if self._echo and not before else ""
@@ -79,7 +79,7 @@ class CompletionJob(ChoicesJob):
             for index, pieces in enumerate(self._written)
         ]
 
-    def _choice(self, index: int, pieces: list[Piece], prompt: str, start: int) -> dict[str, Any]:
+    def _choice(self, index: int, pieces: list[TimedDelta], prompt: str, start: int) -> dict[str, Any]:
         text = prompt + "".join(piece.delta.text for piece in pieces)
         return {
             "index": index,
@@ -88,7 +88,7 @@ class CompletionJob(ChoicesJob):
             "finish_reason": pieces[-1].delta.finish_reason,
         }
 
-    def _scores(self, index: int, pieces: list[Piece], with_prompt: bool, start: int) -> dict[str, Any]:
+    def _scores(self, index: int, pieces: list[TimedDelta], with_prompt: bool, start: int) -> dict[str, Any]:
         answer = self.generation.answers[index]
         prompt = (answer.prompt_logprobs or []) if with_prompt else []
         entries = [*prompt, *(entry for piece in pieces for entry in piece.delta.logprobs)]

@@ -6,14 +6,14 @@ from collections.abc import Callable
 from starlette.responses import JSONResponse
 from starlette.types import Receive, Scope, Send
 
-from ..request_log import RequestRecord
-from ..state import Service
+from ..request_log import RequestLog
+from ..state import AppState
 from .body import read_body, while_connected
-from .builder import Job
+from .builder import ResponseBuilder
 from .errors import ApiError, Disconnected, api_error
 from .sse import EventStream
 
-Understand = Callable[[Service, bytes, RequestRecord], Job]
+Understand = Callable[[AppState, bytes, RequestLog], ResponseBuilder]
 _GONE = 499  # in the log: nobody was left to get a status
 
 
@@ -25,13 +25,13 @@ class GenerationEndpoint:
         understand: makes a job of a body; runs in a thread.
     """
 
-    def __init__(self, service: Service, understand: Understand) -> None:
+    def __init__(self, service: AppState, understand: Understand) -> None:
         self._service = service
         self._understand = understand
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request, and write it into the log and the metrics."""
-        record = RequestRecord(secrets.token_hex(12), scope["path"])
+        record = RequestLog(secrets.token_hex(12), scope["path"])
         headers = {"x-request-id": record.id}
         try:
             await self._answer(scope, receive, send, record, headers)
@@ -49,7 +49,7 @@ class GenerationEndpoint:
             self._finish(record)
 
     async def _answer(
-        self, scope: Scope, receive: Receive, send: Send, record: RequestRecord, headers: dict[str, str]
+        self, scope: Scope, receive: Receive, send: Send, record: RequestLog, headers: dict[str, str]
     ) -> None:
         service = self._service
         service.require_open()
@@ -69,7 +69,13 @@ class GenerationEndpoint:
             await while_connected(receive, work())
 
     async def _run(
-        self, job: Job, scope: Scope, receive: Receive, send: Send, record: RequestRecord, headers: dict[str, str]
+        self,
+        job: ResponseBuilder,
+        scope: Scope,
+        receive: Receive,
+        send: Send,
+        record: RequestLog,
+        headers: dict[str, str],
     ) -> None:
         if job.stream:
             await self._stream(job, EventStream(send, headers, named=job.named_events), record)
@@ -80,7 +86,7 @@ class GenerationEndpoint:
         record.status, record.reason = 200, job.reason
         await JSONResponse(job.body(), headers=headers)(scope, receive, send)
 
-    async def _stream(self, job: Job, events: EventStream, record: RequestRecord) -> None:
+    async def _stream(self, job: ResponseBuilder, events: EventStream, record: RequestLog) -> None:
         record.status = 200
         await events.start()
         await events.data(*job.first_events())
@@ -98,7 +104,7 @@ class GenerationEndpoint:
             await events.data(*job.failure(answer))
         await events.done()
 
-    def _finish(self, record: RequestRecord) -> None:
+    def _finish(self, record: RequestLog) -> None:
         record.write()
         self._service.metrics.answered(record.path, record.status)
         if record.status == 200:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from types import TracebackType
 
 from ...client import Request
-from ...engine.generation import Answer, Delta
+from ...engine.generation import OutputDelta, RequestState
 from ...errors import ExecutionError
 from ..metrics import Metrics
 from ..state import ServedModel
@@ -16,11 +16,11 @@ from .errors import ApiError, api_error, stopping
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class TimedDelta:
     """What one step added to one choice, and when, in seconds of a monotonic clock."""
 
     choice: int
-    delta: Delta
+    delta: OutputDelta
     at: float
 
 
@@ -40,10 +40,10 @@ class Generation:
     def __init__(self, served: ServedModel, requests: Sequence[Request], metrics: Metrics, *, stream: bool) -> None:
         self.served = served
         self.requests = requests
-        self.answers: list[Answer] = []
+        self.answers: list[RequestState] = []
         self._metrics = metrics
         self._stream = stream
-        self._inbox: deque[Piece] = deque()
+        self._inbox: deque[TimedDelta] = deque()
         self._arrived = asyncio.Event()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._open: set[int] = set()  # choices that were submitted and have not ended
@@ -53,9 +53,9 @@ class Generation:
     def _add(self, request: Request) -> None:
         first = len(self.answers)
 
-        def listen(_: Answer, delta: Delta) -> None:
+        def listen(_: RequestState, delta: OutputDelta) -> None:
             assert self._loop is not None
-            self._inbox.append(Piece(first + delta.index, delta, time.monotonic()))
+            self._inbox.append(TimedDelta(first + delta.index, delta, time.monotonic()))
             if self._stream or delta.finish_reason is not None:
                 self._loop.call_soon_threadsafe(self._arrived.set)
 
@@ -75,7 +75,7 @@ class Generation:
             raise ApiError(503, str(error), "server_error", code="engine_stopped") from error
         self._open = set(range(len(self.answers)))
 
-    async def pieces(self, patience: float | None = None) -> AsyncIterator[Piece | None]:
+    async def pieces(self, aging_seconds: float | None = None) -> AsyncIterator[TimedDelta | None]:
         """Every piece until all choices have ended; None after `patience` seconds without one.
 
         Raises:
@@ -83,7 +83,7 @@ class Generation:
         """
         last: dict[int, float] = {}
         while self._open:
-            piece = await self._next(patience)
+            piece = await self._next(aging_seconds)
             if piece is not None:
                 self._count(piece, last)
                 if piece.delta.finish_reason is not None:
@@ -110,33 +110,33 @@ class Generation:
     @property
     def cached_tokens(self) -> int:
         """How many of them were found in the cache, for each prompt's first choice."""
-        return sum(answer.sequence.cached for answer in self.answers if answer.index == 0)
+        return sum(answer.sequence.num_cached for answer in self.answers if answer.index == 0)
 
     @property
     def generated(self) -> int:
         """Tokens of all choices so far."""
         return sum(answer.sequence.generated for answer in self.answers)
 
-    async def _next(self, patience: float | None) -> Piece | None:
+    async def _next(self, aging_seconds: float | None) -> TimedDelta | None:
         while not self._inbox:
             self._arrived.clear()
             if self._inbox:  # the engine's thread came between
                 break
             try:
-                async with asyncio.timeout(patience):
+                async with asyncio.timeout(aging_seconds):
                     await self._arrived.wait()
             except TimeoutError:
                 return None
         return self._inbox.popleft()
 
-    def _count(self, piece: Piece, last: dict[int, float]) -> None:
+    def _count(self, piece: TimedDelta, last: dict[int, float]) -> None:
         if not piece.delta.token_ids:
             return
         if piece.choice in last:
             self._metrics.token_after(self.served.name, piece.at - last[piece.choice])
         last[piece.choice] = piece.at
 
-    def _require_good_end(self, piece: Piece) -> None:
+    def _require_good_end(self, piece: TimedDelta) -> None:
         reason = piece.delta.finish_reason
         if reason == "error":
             raise api_error(self.answers[piece.choice].error or ExecutionError("The request failed."))

@@ -5,7 +5,7 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from ..state import Service
+from ..state import AppState
 from .body import read_body
 from .errors import ApiError, Disconnected, api_error
 from .protocol import DetokenizeFields, TokenizeFields, parse
@@ -14,7 +14,7 @@ from .protocol import DetokenizeFields, TokenizeFields, parse
 class TokenRoutes:
     """Both routes; they need the tokenizer only, and no place in the engine."""
 
-    def __init__(self, service: Service) -> None:
+    def __init__(self, service: AppState) -> None:
         self._service = service
 
     async def tokenize(self, request: Request) -> Response:

@@ -6,14 +6,14 @@ from dataclasses import dataclass
 from dataclasses import fields as fields_of
 from typing import Any
 
-from ...request_log import RequestRecord
-from ...state import Service
-from ..builder import Event, Job
+from ...request_log import RequestLog
+from ...state import AppState
+from ..builder import Event, ResponseBuilder
 from ..chat_choice import ChoicePart
 from ..chat_request import ChatRequest
 from ..errors import ApiError
 from ..protocol import ChatFields, SamplingFields, parse
-from ..stream import Piece
+from ..stream import TimedDelta
 from .input import Message, messages_of
 from .output import ResponseOutput
 from .protocol import IGNORED, LOGPROBS, REFUSED, ResponseFields
@@ -26,13 +26,13 @@ _BYTES_PER_TOKEN = 8  # of an answer, roughly; exact figures would cost time in 
 _BYTES_PER_RESPONSE = 2000
 
 
-class ResponseJob(Job):
+class ResponsesBuilder(ResponseBuilder):
     """A request for a response; `of` makes one from its body."""
 
     named_events = True
 
     @classmethod
-    def of(cls, service: Service, body: bytes, record: RequestRecord) -> "ResponseJob":
+    def of(cls, service: AppState, body: bytes, record: RequestLog) -> "ResponsesBuilder":
         """Read, render, tokenize and compile; takes long, so it runs in a thread.
 
         Raises:
@@ -50,10 +50,10 @@ class ResponseJob(Job):
 
     def __init__(
         self,
-        service: Service,
+        service: AppState,
         chat: ChatRequest,
         fields: ResponseFields,
-        record: RequestRecord,
+        record: RequestLog,
         conversation: "_Conversation",
     ) -> None:
         super().__init__(service, chat.served, [chat.request], bool(fields.stream), record)
@@ -72,7 +72,7 @@ class ResponseJob(Job):
         begun = self._frame | {"status": "in_progress", "output": []}
         return self._numbered([{"type": f"response.{step}", "response": begun} for step in ("created", "in_progress")])
 
-    def events(self, piece: Piece) -> list[Event]:
+    def events(self, piece: TimedDelta) -> list[Event]:
         """What a piece adds to the items."""
         part = self._choice.push(piece.delta)
         events = self._output.add_text(part.content, self._logprobs(part))
@@ -181,7 +181,7 @@ def _chat_fields(fields: ResponseFields, conversation: Sequence[Message]) -> Cha
     )
 
 
-def _frame(fields: ResponseFields, chat: ChatRequest, record: RequestRecord, *, store: bool) -> dict[str, Any]:
+def _frame(fields: ResponseFields, chat: ChatRequest, record: RequestLog, *, store: bool) -> dict[str, Any]:
     """What is known of a response before it is answered, in OpenAI's order."""
     params = chat.request.params
     wanted = fields.text.format if fields.text else None
@@ -215,7 +215,7 @@ def _frame(fields: ResponseFields, chat: ChatRequest, record: RequestRecord, *, 
     }
 
 
-def _usage(record: RequestRecord) -> dict[str, Any]:
+def _usage(record: RequestLog) -> dict[str, Any]:
     return {
         "input_tokens": record.prompt_tokens,
         "input_tokens_details": {"cached_tokens": record.cached_tokens, "cache_write_tokens": 0},

@@ -6,7 +6,7 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from ...state import Service
+from ...state import AppState
 from ..errors import ApiError, api_error
 
 _MOST_ITEMS = 100
@@ -15,7 +15,7 @@ _MOST_ITEMS = 100
 class ResponseRoutes:
     """What can be done with a response after it was answered."""
 
-    def __init__(self, service: Service) -> None:
+    def __init__(self, service: AppState) -> None:
         self._store = service.responses
 
     async def response(self, request: Request) -> Response:
