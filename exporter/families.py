@@ -72,7 +72,7 @@ def families_as_markdown() -> str:
     """FAMILIES.md."""
     lines = ["| model_type | GGUF | CPU | CUDA |", "|---|---|---|---|"]
     for family in sorted(list_families(), key=lambda family: family.model_type):
-        name = f"[`{family.model_type}`](models/{family.module}.py)"
+        name = f"[`{family.model_type}`](models/families/{family.module}.py)"
         gguf = ", ".join(f"`{architecture}`" for architecture in family.gguf) or "–"
         targets = [
             f"{', '.join(types)}: {family.verified[target]}"

@@ -57,7 +57,7 @@ def test_what_is_stored_is_the_float_cache_in_codes(result, bits, tiny_bundle):
     scale, *_ = measure_scales(open_bundle(tiny_bundle), pairs, TEXT.chunks, 127, silent).values()
     caches = []
     for bundle in (tiny_bundle, folder):
-        executor = OnnxExecutor(open_bundle(bundle), rows=1, threads=1)
+        executor = OnnxExecutor(open_bundle(bundle), slots=1, threads=1)
         executor.prefill(0, 0, ids)
         caches.append(executor.read(0, 0, len(ids)))
     # The first layer's inputs are the same in both, so only rounding to a step of the scale separates them.
@@ -66,7 +66,7 @@ def test_what_is_stored_is_the_float_cache_in_codes(result, bits, tiny_bundle):
 
 
 def test_chunks_and_company_do_not_change_a_bit(result):
-    executor = OnnxExecutor(open_bundle(result[0]), rows=3, threads=1)
+    executor = OnnxExecutor(open_bundle(result[0]), slots=3, threads=1)
     ids = CHUNKS[1][:120]
     whole = executor.prefill(0, 0, ids).copy()
     for start in range(0, 120, 40):
@@ -81,10 +81,10 @@ def test_chunks_and_company_do_not_change_a_bit(result):
 @pytest.mark.parametrize("past", [2, 37, 64, 120])
 def test_decode_gives_the_bits_of_prefill(result, past):
     """So drafts can be verified in chunks, and later prompts may go on behind generated tokens, bit for bit."""
-    executor = OnnxExecutor(open_bundle(result[0]), rows=2, threads=1)
+    executor = OnnxExecutor(open_bundle(result[0]), slots=2, threads=1)
     ids = CHUNKS[2][: past + 12]
     executor.prefill(0, 0, ids[:past])
-    scores = executor.score(0, past, ids[past:]).copy()
+    scores = executor.all_logits(0, past, ids[past:]).copy()
     executor.prefill(1, 0, ids[:past])
     executor.copy_slot(1, 0, past)
     single = [executor.decode(ids[at : at + 1], np.array([at]))[0].copy() for at in range(past, past + 12)]

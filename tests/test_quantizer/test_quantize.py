@@ -15,7 +15,8 @@ from quantizer.quantize import quantize
 from quantizer.recipe import Choice, Recipe, Scheme
 from quantizer.storage.unpacking import dequantize_packed
 from quantizer.storage.weights_file import read_tensor
-from runtime.bundle import json_codec, open_bundle
+from runtime.bundle import json_codec
+from runtime.bundle.bundle import open_bundle
 from runtime.errors import BundleError, QuantizationError
 from runtime.ort.session import open_session
 

@@ -19,9 +19,9 @@ def pairs_of(bundle):
 
 def keys_at(bundle, position):
     """Of the first layer, when TOKENS stand there: they depend on nothing else than token and position."""
-    executor = OnnxExecutor(bundle, rows=1, threads=1)
+    executor = OnnxExecutor(bundle, slots=1, threads=1)
     if position:
-        executor.extend(0, 0, np.resize(TOKENS, position))
+        executor.prefill_without_logits(0, 0, np.resize(TOKENS, position))
     executor.prefill(0, position, TOKENS[:40])
     return executor.read(0, position, position + 40)[0]
 

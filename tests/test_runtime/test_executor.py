@@ -135,7 +135,7 @@ def test_a_block_read_and_written_elsewhere_continues_bitwise(executor: OnnxExec
 
 
 def test_a_step_beyond_the_context_is_refused_before_it_runs(executor: OnnxExecutor) -> None:
-    with pytest.raises(ExecutionError, match="257 tokens in one row, and a row holds 256"):
+    with pytest.raises(ExecutionError, match="257 tokens in one slot, and a slot holds 256"):
         executor.prefill(0, 0, ids(5, 257))
     executor.prefill(0, 0, ids(5, 256))
 

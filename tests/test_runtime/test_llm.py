@@ -50,7 +50,7 @@ def alone(tiny_bundle: Path) -> dict[tuple[str, int], tuple[Any, ...]]:
 
 
 @pytest.mark.parametrize("chunk", [2, 7, 33, 512])
-@pytest.mark.parametrize("rows", [1, 3, 8])
+@pytest.mark.parametrize("slots", [1, 3, 8])
 def test_an_answer_is_bitwise_the_same_in_any_company(
     tiny_bundle: Path, alone: dict[tuple[str, int], tuple[Any, ...]], chunk: int, slots: int
 ) -> None:

@@ -85,10 +85,10 @@ class FakeCache:
         self.apply(self.scheduler.grow())
         self.decode(failing)
         for one in self.scheduler.running:
-            assert self.slots[one.slot][: one.length] == one.tokens[:-1]
+            assert self.slots[one.slot][: one.num_computed] == one.tokens[:-1]
             self.slots[one.slot] = list(one.tokens)
             self.token(one, finished)
-            one.length += 1
+            one.num_computed += 1
         self.prefill(finished, max(chunk, together), failing)
 
     def admit(self, together: int) -> None:
@@ -101,7 +101,7 @@ class FakeCache:
 
     def decode(self, failing: bool) -> None:
         """The states' part of a step; one that fails is repeated row by row."""
-        histories = [one.tokens[: one.length] for one in self.scheduler.running]
+        histories = [one.tokens[: one.num_computed] for one in self.scheduler.running]
         tokens = [one.tokens[-1:] for one in self.scheduler.running]
         if histories:
             self.states.step(0, histories, tokens)
@@ -120,8 +120,8 @@ class FakeCache:
                 continue
             self.slots[one.slot] = one.tokens[: chunk.stop]
             self.scheduler.prefilled(chunk)
-            if one.length in one.stops and self.states.slots.keep(one.slot, one.length):
-                one.kept = one.length
+            if one.num_computed in one.checkpoint_positions and self.states.slots.keep(one.slot, one.num_computed):
+                one.kept = one.num_computed
         for chunk in chunks:
             if not failing and chunk.stop == len(chunk.sequence.tokens):
                 self.first_token(chunk.sequence, finished)
@@ -134,7 +134,7 @@ class FakeCache:
 
     def token(self, one: Sequence, finished: set[int]) -> None:
         one.tokens.append(sum(one.tokens) % 3)
-        if len(one.tokens) >= one.end or one.id in finished:
+        if len(one.tokens) >= one.max_len or one.id in finished:
             self.scheduler.finish(one, "length")
 
 
@@ -283,7 +283,7 @@ def test_the_next_turn_of_a_chat_continues_in_its_warm_row() -> None:
     second = sequence(1, [*first.tokens, 9, 9], 20)
     one.submit(second)
     assert one.admit() is None
-    assert second.cached == 7  # all that was computed: the last token of an answer never enters the cache
+    assert second.num_cached == 7  # all that was computed: the last token of an answer never enters the cache
 
 
 def test_by_default_only_prefilled_tokens_are_reused() -> None:
@@ -295,7 +295,7 @@ def test_by_default_only_prefilled_tokens_are_reused() -> None:
     second = sequence(1, [*first.tokens, 9, 9], 20)
     one.submit(second)
     one.admit()
-    assert second.cached == 3
+    assert second.num_cached == 3
 
 
 def test_what_failed_is_not_reused() -> None:
@@ -310,7 +310,7 @@ def test_what_failed_is_not_reused() -> None:
     retry = sequence(next(ids), [5, 6, 7, 8], 20)
     one.submit(retry)
     one.admit()
-    assert retry.cached == 0
+    assert retry.num_cached == 0
 
 
 def test_where_layers_keep_states_a_prompt_is_reused_only_where_they_were_kept() -> None:
@@ -357,7 +357,7 @@ def test_a_prompt_waits_for_a_prefix_that_is_being_computed() -> None:
     cache.step(set(), 40, 40)
     assert [running.id for running in one.running] == [0]
     cache.step(set(), 40, 40)
-    assert [prompt.cached for prompt in prompts] == [0, 8, 8]
+    assert [prompt.num_cached for prompt in prompts] == [0, 8, 8]
 
 
 def test_when_one_of_several_ends_the_others_go_on_behind_it() -> None:

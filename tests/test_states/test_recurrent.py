@@ -40,7 +40,7 @@ def test_steps_read_where_they_are_told_to_go_on(slots: RecurrentStateCache) -> 
     step(slots, 1, [5], [2])
     step(slots, 1, [5], [3])  # the step to 7 was not committed
     assert (seen(slots, 1, 5), seen(slots, 1, 8)) == ([5], [8])
-    with pytest.raises(ExecutionError, match=r"Row 1 cannot continue behind 7 tokens: .* known behind \[5, 8\]"):
+    with pytest.raises(ExecutionError, match=r"Slot 1 cannot continue behind 7 tokens: .* known behind \[5, 8\]"):
         slots.read(1, 7)
 
 
