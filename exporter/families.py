@@ -52,7 +52,7 @@ def list_families() -> list[Family]:
     from .checkpoint.gguf.registry import architectures
 
     return [
-        Family(model_type, module, architectures(model_type), CPU, CUDA, VERIFIED, _about(f"models.{module}"))
+        Family(model_type, module, architectures(model_type), CPU, CUDA, VERIFIED, _about(f"models.families.{module}"))
         for model_type, module in FAMILIES.items()
     ]
 

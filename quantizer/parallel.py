@@ -19,7 +19,7 @@ def threads() -> int:
     return min(_MOST_THREADS, os.cpu_count() or 1)
 
 
-def beside_each_other(tasks: Iterable[Callable[[], T]], at_once: int | None = None) -> Iterator[T]:
+def parallel_map(tasks: Iterable[Callable[[], T]], at_once: int | None = None) -> Iterator[T]:
     """The results in order. As many tasks are under way as there are cores, or `at_once` where that is less, and one
     result more is in memory. A task must not call this itself: it would wait for a thread that waits for it.
     """

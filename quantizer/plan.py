@@ -1,4 +1,4 @@
-"""What a run does to each matrix: the rearrangement that its neighbours absorb, its Gram matrix, how it is stored."""
+"""What a run does to each matrix: the rearrangement that its neighbours absorb, its Hessian, how it is stored."""
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
@@ -10,20 +10,20 @@ import onnx_ir as ir
 from runtime.bundle import json_codec
 from runtime.errors import QuantizationError
 
-from .algorithms.outlier_channels import find_loud
+from .algorithms.outlier_channels import find_outlier_channels
 from .algorithms.residual_channels import Index
 from .allocation.budget import Measured, Tried, spend, stored_bytes, try_base
-from .allocation.candidates import choice_for, schemes_of, ways_of
-from .calibration.hessians import Grams
-from .graph.sites import Site
-from .recipe import Choice, Recipe
+from .allocation.candidates import candidates_of, choice_for, schemes_of
+from .calibration.hessians import Hessians
+from .graph.quantizable import QuantizableWeight
+from .recipe import QuantConfig, Recipe
 from .storage.matrix import Floats
 from .storage.storing import columns_bytes
 from .storage.weights_file import Layout, read_part, read_tensor
 from .transforms.discover import Structure
-from .transforms.equivalent import Rearrangements
+from .transforms.equivalent import EquivalentTransforms
 from .transforms.permute import plan_permutations
-from .transforms.smooth import plan_folding
+from .transforms.smooth import plan_smoothing
 
 _FOLDING = {4: 0.25, 8: 0.5}  # exponents that were best, by bits
 _EMBEDDING_SHARE = 0.1  # how much a tied table's rounding looks at the table itself rather than at the head's inputs
@@ -37,28 +37,28 @@ class Plan:
         sites: the matrices to quantize.
         transposed: names of the matrices, quantized or not, that lie in the file as `[K, N]`.
         structure: what may absorb what.
-        grams: Gram matrices, or None for a method that needs none.
+        grams: Hessians, or None for a method that needs none.
     """
 
     def __init__(
         self,
         recipe: Recipe,
-        sites: Sequence[Site],
+        sites: Sequence[QuantizableWeight],
         transposed: set[str],
         structure: Structure,
-        grams: Grams | None,
+        hessians: Hessians | None,
     ) -> None:
         self.recipe = recipe
         self.sites = list(sites)
-        self.changes = Rearrangements()
+        self.changes = EquivalentTransforms()
         self.choices = {s.unit: choice_for(s, recipe) for s in sites}
         self.loud: dict[str, Index] = {}  # by weight: inputs that stay in floating point
-        self._grams = grams
+        self._grams = hessians
         self._transposed = transposed
-        if grams is not None and recipe.permute:
+        if hessians is not None and recipe.permute:
             plan_permutations(structure, self.diagonal, self.changes)
-        if grams is not None and recipe.fold:
-            plan_folding(structure, self.diagonal, self._exponent, self.changes)
+        if hessians is not None and recipe.fold:
+            plan_smoothing(structure, self.diagonal, self._exponent, self.changes)
 
     @property
     def fingerprint(self) -> str:
@@ -82,11 +82,13 @@ class Plan:
         squares, order = self._grams.diagonal(weight), self.changes.inputs(weight).order
         return squares if order is None else squares[order]
 
-    def find_loud(self, tensors: Mapping[str, ir.TensorProtocol]) -> None:
+    def find_outlier_channels(self, tensors: Mapping[str, ir.TensorProtocol]) -> None:
         """Look for inputs that 8-bit activations cannot carry."""
         for site in self.sites:
-            gram = self.gram(site) if site.role == "linear" else None
-            if gram is not None and len(found := find_loud(self.read(site, tensors[site.weight]), gram)):
+            hessian = self.hessian(site) if site.role == "linear" else None
+            if hessian is not None and len(
+                found := find_outlier_channels(self.read(site, tensors[site.weight]), hessian)
+            ):
                 self.loud[site.weight] = found
 
     @property
@@ -94,16 +96,16 @@ class Plan:
         """What the loud inputs add to weights.bin."""
         return sum(columns_bytes(site.rows, site.inputs, len(self.loud.get(site.weight, ()))) for site in self.sites)
 
-    def tried(self, site: Site, tensor: ir.TensorProtocol) -> Tried:
+    def tried(self, site: QuantizableWeight, tensor: ir.TensorProtocol) -> Tried:
         """A matrix quantized in an ordinary way, its values as the float graph has them."""
         tried = try_base(site, self.matrices(site, tensor), schemes_of(site, self.recipe))
         values = tried.values if site.role == "experts" else self.changes.undo_matrix(site.weight, tried.values)
         return replace(tried, values=np.ascontiguousarray(values.swapaxes(-1, -2) if site.transposed else values))
 
-    def ways(self, site: Site) -> list[Choice]:
-        """The ways among which a recipe that weighs them chooses; no outliers where no Gram matrix says which."""
+    def ways(self, site: QuantizableWeight) -> list[QuantConfig]:
+        """The ways among which a recipe that weighs them chooses; no outliers where no Hessian says which."""
         known = self._grams is not None and site.weight in self._grams
-        return [way for way in ways_of(site, self.recipe) if known or not way.outliers]
+        return [way for way in candidates_of(site, self.recipe) if known or not way.outliers]
 
     def spend(self, measured: Mapping[str, Measured], budget: int, layout: Layout) -> None:
         """Choose how each matrix is stored, within `budget` bytes of the whole file."""
@@ -114,28 +116,30 @@ class Plan:
         """What weights.bin will take by the choices made so far, loud inputs aside."""
         return stored_bytes(self.sites, self.choices, layout)
 
-    def matrices(self, site: Site, tensor: ir.TensorProtocol) -> Iterator[tuple[Floats, Floats | None]]:
-        """A matrix `[N, K]` and the Gram matrix of its inputs; those of a stack one after the other.
+    def matrices(self, site: QuantizableWeight, tensor: ir.TensorProtocol) -> Iterator[tuple[Floats, Floats | None]]:
+        """A matrix `[N, K]` and the Hessian of its inputs; those of a stack one after the other.
 
         Raises:
             QuantizationError: NaN or infinite weights.
         """
         for expert in range(site.count):
-            yield self.read(site, tensor, expert), self.gram(site, expert)
+            yield self.read(site, tensor, expert), self.hessian(site, expert)
 
-    def gram(self, site: Site, expert: int = 0) -> Floats | None:
-        """The Gram matrix of a matrix's inputs as they will be; None where unknown."""
+    def hessian(self, site: QuantizableWeight, expert: int = 0) -> Floats | None:
+        """The Hessian of a matrix's inputs as they will be; None where unknown."""
         if self._grams is not None and site.role == "experts":
             return self._grams.experts.read(site.weight, expert)
         if self._grams is None or site.weight not in self._grams:
             return None
-        gram = self.changes.inputs(site.weight).apply_to_gram(self._grams.read(site.weight))
-        mean = gram.diagonal().mean()
+        hessian = self.changes.inputs(site.weight).apply_to_gram(self._grams.read(site.weight))
+        mean = hessian.diagonal().mean()
         if site.role == "table" and mean > 0:
-            gram = gram * ((1 - _EMBEDDING_SHARE) / mean) + np.eye(len(gram), dtype=np.float32) * _EMBEDDING_SHARE
-        return gram.astype(np.float32)
+            hessian = (
+                hessian * ((1 - _EMBEDDING_SHARE) / mean) + np.eye(len(hessian), dtype=np.float32) * _EMBEDDING_SHARE
+            )
+        return hessian.astype(np.float32)
 
-    def read(self, site: Site, tensor: ir.TensorProtocol, expert: int = 0) -> Floats:
+    def read(self, site: QuantizableWeight, tensor: ir.TensorProtocol, expert: int = 0) -> Floats:
         """The rearranged weights of a matrix, or of one in a stack, float32 `[N, K]`.
 
         Raises:
@@ -154,5 +158,5 @@ class Plan:
         return weight in self._transposed
 
     def _exponent(self, weight: str) -> float:
-        choice: Choice | None = self.choices.get(weight)
+        choice: QuantConfig | None = self.choices.get(weight)
         return _FOLDING[choice.scheme.bits] if choice else 0.0

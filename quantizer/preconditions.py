@@ -6,10 +6,10 @@ from runtime.bundle.bundle import Bundle
 from runtime.errors import QuantizationError
 
 from .allocation.budget import spend
-from .allocation.candidates import ways_of
+from .allocation.candidates import candidates_of
 from .gate import Gate
 from .graph.graphs import Graphs
-from .graph.sites import Site
+from .graph.quantizable import QuantizableWeight
 from .kv_cache.quantize import bits_of, require_storable
 from .recipe import Recipe
 from .storage.weights_file import Layout
@@ -40,14 +40,14 @@ def require_usable(bundle: Bundle, recipe: Recipe, gate: Gate | None) -> None:
         )
 
 
-def require_affordable(bundle: Bundle, graphs: Graphs, sites: Sequence[Site], recipe: Recipe) -> None:
+def require_affordable(bundle: Bundle, graphs: Graphs, sites: Sequence[QuantizableWeight], recipe: Recipe) -> None:
     """A budget, if the recipe names one, that the smallest way to store every matrix keeps.
 
     Raises:
         QuantizationError: it is impossible.
     """
     if recipe.budget is not None:
-        ways = {site.unit: ways_of(site, recipe) for site in sites}
+        ways = {site.unit: candidates_of(site, recipe) for site in sites}
         spend(sites, ways, {}, budget_bytes(bundle, recipe.budget), layout_of(graphs))
 
 

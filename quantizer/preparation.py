@@ -1,4 +1,4 @@
-"""What is learned from text before the first code is chosen: Gram matrices, and where a budget is spent best."""
+"""What is learned from text before the first code is chosen: Hessians, and where a budget is spent best."""
 
 import logging
 from collections.abc import Mapping, Sequence
@@ -13,10 +13,10 @@ from .allocation.budget import Measured
 from .allocation.resume import MeasurementLog
 from .allocation.sensitivity import Sensitivity, sample
 from .calibration.data import Text, too_little
-from .calibration.hessians import Grams, IntArray, Step, collect_grams
+from .calibration.hessians import Hessians, IntArray, Step, collect_hessians
 from .graph.graphs import Graphs, prefill_graph
-from .graph.sites import Site, transposed_weights
-from .parallel import beside_each_other
+from .graph.quantizable import QuantizableWeight, transposed_weights
+from .parallel import parallel_map
 from .plan import Plan
 from .preconditions import budget_bytes, layout_of
 from .progress import Progress
@@ -30,7 +30,7 @@ _AT_ONCE = 2  # matrices that are tried beside the run of the model
 def prepare(
     bundle: Bundle,
     graphs: Graphs,
-    sites: Sequence[Site],
+    sites: Sequence[QuantizableWeight],
     recipe: Recipe,
     text: Text | None,
     work: Path,
@@ -55,10 +55,10 @@ def prepare(
     assert text is not None
     if warning := too_little(text.chunks):
         _LOGGER.warning(warning)
-    grams: Grams = collect_grams(bundle, text.chunks, work, lambda step: _tell(progress, step))
-    _warn_of_rare(grams.experts.rare())
-    plan = Plan(recipe, sites, transposed, structure, grams)
-    plan.find_loud(graphs.initializers())
+    hessians: Hessians = collect_hessians(bundle, text.chunks, work, lambda step: _tell(progress, step))
+    _warn_of_rare(hessians.experts.rare())
+    plan = Plan(recipe, sites, transposed, structure, hessians)
+    plan.find_outlier_channels(graphs.initializers())
     if recipe.weighs:
         _spend(bundle, graphs, plan, text.chunks, work, progress)
     return plan
@@ -85,7 +85,7 @@ def _spend(bundle: Bundle, graphs: Graphs, plan: Plan, chunks: IntArray, work: P
     several = [site for site in plan.sites if len(plan.ways(site)) > 1]
     left = [site for site in several if site.weight not in log.measured]
     sensitivity = Sensitivity(bundle, sample(chunks)) if left else None
-    tried = beside_each_other((partial(plan.tried, site, tensors[site.weight]) for site in left), _AT_ONCE)
+    tried = parallel_map((partial(plan.tried, site, tensors[site.weight]) for site in left), _AT_ONCE)
     for done, (site, base) in enumerate(zip(left, tried, strict=True), len(several) - len(left)):
         progress(f"measuring {site.name}", done, len(several))
         assert sensitivity is not None

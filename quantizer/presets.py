@@ -15,15 +15,15 @@ from runtime.bundle import json_codec
 from runtime.bundle.bundle import Bundle, open_bundle
 from runtime.errors import QuantizationError
 
-from .recipe import Choice, Recipe, Scheme
+from .recipe import QuantConfig, Recipe, Scheme
 
 _READ_TOKENS = 16384  # of a file; text that the model writes itself takes longer
 _OUTLIER_SHARE = 0.03  # of weights.bin, as 32 inputs of each matrix take: KL fell by 33, 43, 49 % with 1, 3, 6 %
-_TABLE = Choice(Scheme(8, 32, symmetric=True))
-_FAST = Recipe(Choice(Scheme(4, 32)), _TABLE, method="search")
+_TABLE = QuantConfig(Scheme(8, 32, symmetric=True))
+_FAST = Recipe(QuantConfig(Scheme(4, 32)), _TABLE, method="search")
 _CAREFUL = Recipe(
-    Choice(Scheme(4, 32, scale_bits=8)),
-    Choice(Scheme(8, 32, symmetric=True, scale_bits=8)),
+    QuantConfig(Scheme(4, 32, scale_bits=8)),
+    QuantConfig(Scheme(8, 32, symmetric=True, scale_bits=8)),
     method="gptq", permute=True, fold=True, polish=2, calibration_tokens=8192,
 )  # fmt: skip
 _METHODS = {"rtn": replace(_FAST, method="rtn"), "search": _FAST, "gptq": _CAREFUL}
@@ -125,4 +125,6 @@ def _stored(base: Recipe, storage: Storage) -> Recipe:
     table = replace(base.table.scheme, bits=storage.table_bits or base.table.scheme.bits)
     outliers = storage.outliers if isinstance(storage.outliers, int) else base.linear.outliers
     share = _OUTLIER_SHARE if storage.outliers == "auto" else None
-    return replace(base, linear=Choice(linear, outliers), table=Choice(table, base.table.outliers), outlier_share=share)
+    return replace(
+        base, linear=QuantConfig(linear, outliers), table=QuantConfig(table, base.table.outliers), outlier_share=share
+    )

@@ -16,15 +16,15 @@ from .evaluation.quality import measure_quality
 from .gate import Gate
 from .graph.experts import find_experts
 from .graph.graphs import WEIGHTS_NAME, Graphs, load_graphs, prefill_graph
-from .graph.sites import Site, find_sites, merge_sites
+from .graph.quantizable import QuantizableWeight, find_quantizable_weights, merge_quantizable_weights
 from .kv_cache.quantize import bits_of, store_cache
 from .plan import Plan
 from .preconditions import require_affordable, require_usable
 from .preparation import prepare
 from .progress import Progress, silent
 from .recipe import Recipe
-from .selection import select_sites
-from .storage.resume import FinishedMatrices
+from .selection import select_weights
+from .storage.resume import ResumeCache
 from .storage.writer import Outcome, copy_other_files, translated, write_graphs
 
 _LOGGER = logging.getLogger("onnxlm.quantizer")
@@ -79,7 +79,7 @@ def quantize(
     with translated(), new_bundle(target, overwrite=overwrite) as folder:
         text = text or _text(bundle, recipe, gate, place, progress)
         plan = prepare(bundle, graphs, sites, recipe, text, place, progress)
-        finished = FinishedMatrices(place / "matrices" if recipe.needs_text else None, plan.identity)
+        finished = ResumeCache(place / "matrices" if recipe.needs_text else None, plan.identity)
         outcomes = write_graphs(bundle, graphs, plan, finished, folder, progress)
         copy_other_files(bundle, folder)
         manifest = write_manifest(folder, _describe(bundle.manifest, graphs, plan, text, outcomes))
@@ -100,20 +100,22 @@ def _text(bundle: Bundle, recipe: Recipe, gate: Gate | None, place: Path, progre
     return find_text(bundle, recipe, place, progress) if recipe.needs_text or recipe.kv or gate else None
 
 
-def _open(source: Path, recipe: Recipe, gate: Gate | None) -> tuple[Bundle, Graphs, list[Site]]:
+def _open(source: Path, recipe: Recipe, gate: Gate | None) -> tuple[Bundle, Graphs, list[QuantizableWeight]]:
     """The float bundle, and which of its matrices are to be quantized."""
     bundle = open_bundle(source)
     require_usable(bundle, recipe, gate)
     graphs = load_graphs(bundle)
-    sites = select_sites(_sites(bundle, graphs), recipe.exclude)
+    sites = select_weights(_sites(bundle, graphs), recipe.exclude)
     require_affordable(bundle, graphs, sites, recipe)
     return bundle, graphs, sites
 
 
-def _sites(bundle: Bundle, graphs: Graphs) -> list[Site]:
+def _sites(bundle: Bundle, graphs: Graphs) -> list[QuantizableWeight]:
     """Matrices, and the stacks of experts: where these were exported for the CPU, whose operator was tried."""
     vocab_size = bundle.manifest.architecture.vocab_size
-    sites = merge_sites(find_sites(model.graph, vocab_size) for model in graphs.models.values())
+    sites = merge_quantizable_weights(
+        find_quantizable_weights(model.graph, vocab_size) for model in graphs.models.values()
+    )
     stacks = [site for experts in find_experts(prefill_graph(bundle, graphs)) for site in experts.sites]
     if not stacks or bundle.manifest.target.provider == "cpu":
         return sites + stacks

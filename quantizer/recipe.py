@@ -48,7 +48,7 @@ class Scheme:
 
 
 @dataclass(frozen=True)
-class Choice:
+class QuantConfig:
     """How one matrix is stored.
 
     Attributes:
@@ -90,8 +90,8 @@ class Recipe:
         kv: how keys and values are stored, by scales from the same text; None leaves them as they are.
     """
 
-    linear: Choice
-    table: Choice
+    linear: QuantConfig
+    table: QuantConfig
     exclude: tuple[str, ...] = ()
     method: Literal["rtn", "search", "gptq"] = "rtn"
     permute: bool = False

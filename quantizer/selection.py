@@ -6,10 +6,10 @@ from fnmatch import fnmatchcase
 
 from runtime.errors import QuantizationError
 
-from .graph.sites import Site
+from .graph.quantizable import QuantizableWeight
 
 
-def select_sites(sites: Sequence[Site], exclude: Sequence[str]) -> list[Site]:
+def select_weights(sites: Sequence[QuantizableWeight], exclude: Sequence[str]) -> list[QuantizableWeight]:
     """Sites whose names no pattern of `exclude` matches; of experts that are stored alike, all or none.
 
     Raises:

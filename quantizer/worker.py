@@ -9,12 +9,12 @@ from .algorithms.outlier_channels import Columns, refit, set_apart
 from .algorithms.registry import NO_OUTLIERS, quantize_matrix
 from .algorithms.residual_channels import Index, effective
 from .graph.expert_stacks import quantize_stack
-from .graph.sites import Site
+from .graph.quantizable import QuantizableWeight
 from .plan import Plan
-from .recipe import Choice
+from .recipe import QuantConfig
 from .storage.matrix import Floats, QuantizedMatrix
 from .storage.packing import packed_bytes
-from .storage.resume import FinishedMatrices, Made
+from .storage.resume import Made, ResumeCache
 from .storage.storing import relative_error, scale_type, scale_type_of
 
 
@@ -37,7 +37,7 @@ class Codes:
     columns: Columns | None = None
 
 
-class Maker:
+class QuantizeWorker:
     """Makes codes; safe to call from several threads.
 
     Args:
@@ -45,15 +45,15 @@ class Maker:
         finished: matrices of an earlier run that was killed.
     """
 
-    def __init__(self, plan: Plan, finished: FinishedMatrices) -> None:
+    def __init__(self, plan: Plan, finished: ResumeCache) -> None:
         self._plan = plan
         self._finished = finished
 
-    def make(self, site: Site, tensor: ir.TensorProtocol) -> Codes | str:
+    def make(self, site: QuantizableWeight, tensor: ir.TensorProtocol) -> Codes | str:
         """The codes; in words instead, why it stays as it is."""
         return self._stack(site, tensor) if site.role == "experts" else self._matrix(site, tensor)
 
-    def _matrix(self, site: Site, tensor: ir.TensorProtocol) -> Codes | str:
+    def _matrix(self, site: QuantizableWeight, tensor: ir.TensorProtocol) -> Codes | str:
         choice = _for_activations(self._plan.choices[site.unit], tensor.dtype)
         weight = self._plan.read(site, tensor)
         kind = np.dtype(scale_type(weight, choice.scheme, tensor.dtype))
@@ -63,40 +63,48 @@ class Maker:
         loud = self._plan.loud.get(site.weight)
         if loud is not None:
             return self._with_loud(site, weight, choice, kind, loud)
-        matrix, index = self._quantized(site, weight, self._plan.gram(site), choice, kind)
+        matrix, index = self._quantized(site, weight, self._plan.hessian(site), choice, kind)
         return Codes((matrix,), index, kind, relative_error(weight, matrix, index))
 
-    def _with_loud(self, site: Site, weight: Floats, choice: Choice, kind: np.dtype[np.generic], loud: Index) -> Codes:
-        gram = self._plan.gram(site)
-        assert gram is not None
-        quiet, left = set_apart(weight, gram, loud)
+    def _with_loud(
+        self, site: QuantizableWeight, weight: Floats, choice: QuantConfig, kind: np.dtype[np.generic], loud: Index
+    ) -> Codes:
+        hessian = self._plan.hessian(site)
+        assert hessian is not None
+        quiet, left = set_apart(weight, hessian, loud)
         matrix, index = self._quantized(site, quiet, left, choice, kind)
-        columns = refit(weight, gram, loud, effective(matrix, index))
+        columns = refit(weight, hessian, loud, effective(matrix, index))
         return Codes((matrix,), index, kind, relative_error(quiet, matrix, index), columns)
 
-    def _stack(self, site: Site, tensor: ir.TensorProtocol) -> Codes:
+    def _stack(self, site: QuantizableWeight, tensor: ir.TensorProtocol) -> Codes:
         plan, choice = self._plan, self._plan.choices[site.unit]
         largest = max(float(np.abs(plan.read(site, tensor, expert)).max()) for expert in range(site.count))
         kind = np.dtype(scale_type_of(largest, choice.scheme))
         weights = (plan.read(site, tensor, expert) for expert in range(site.count))
 
         def quantized(i: int, weight: Floats) -> QuantizedMatrix:
-            return self._quantized(site, weight, plan.gram(site, i), choice, kind, i)[0]
+            return self._quantized(site, weight, plan.hessian(site, i), choice, kind, i)[0]
 
         stack, error = quantize_stack(weights, quantized)
         return Codes(tuple(stack), NO_OUTLIERS, kind, error)
 
     def _quantized(
-        self, site: Site, weight: Floats, gram: Floats | None, choice: Choice, kind: np.dtype[np.generic], i: int = 0
+        self,
+        site: QuantizableWeight,
+        weight: Floats,
+        hessian: Floats | None,
+        choice: QuantConfig,
+        kind: np.dtype[np.generic],
+        i: int = 0,
     ) -> Made:
         recipe = self._plan.recipe
 
         def make() -> Made:
-            return quantize_matrix(weight, gram, choice, recipe.method, kind, recipe.polish)
+            return quantize_matrix(weight, hessian, choice, recipe.method, kind, recipe.polish)
 
         return self._finished.get_or_make(f"{site.weight}.{i}", choice, kind, make)
 
 
-def _for_activations(choice: Choice, dtype: ir.DataType) -> Choice:
+def _for_activations(choice: QuantConfig, dtype: ir.DataType) -> QuantConfig:
     """Steps times codes are exact in float32 only."""
     return choice if dtype == ir.DataType.FLOAT else replace(choice, scheme=replace(choice.scheme, scale_bits=16))

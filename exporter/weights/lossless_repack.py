@@ -17,7 +17,7 @@ from quantizer.storage.matrix import QuantizedMatrix
 from .read import target_rows
 
 if TYPE_CHECKING:
-    from quantizer.graph.sites import Site
+    from quantizer.graph.quantizable import QuantizableWeight
 
     from ..checkpoint import PackedTensor
     from .plan import Weight
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 _SPLIT = 128  # groups wider than MatMulNBits takes are stored as several of this size
 
 
-def kept_matrix(weight: "Weight", site: "Site") -> QuantizedMatrix | str:
+def repacked_matrix(weight: "Weight", site: "QuantizableWeight") -> QuantizedMatrix | str:
     """The stored codes as the matrix `[N, K]` of the graph, or the reason why it must be computed from floats."""
     plan = weight.plan
     if plan.computed is not None or plan.columns is not None or plan.scale != 1 or plan.offset or weight.each_head:

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from quantizer.algorithms.registry import quantize_matrix
-from quantizer.parallel import beside_each_other
+from quantizer.parallel import parallel_map
 from quantizer.storage.matrix import QuantizedMatrix
 from quantizer.storage.storing import scale_type_of
 
@@ -16,8 +16,8 @@ from ..checkpoint.row_blocks import Rows, row_blocks
 from .read import load_weight, target_rows
 
 if TYPE_CHECKING:
-    from quantizer.graph.sites import Site
-    from quantizer.recipe import Choice
+    from quantizer.graph.quantizable import QuantizableWeight
+    from quantizer.recipe import QuantConfig
 
     from .plan import Weight
 
@@ -26,7 +26,7 @@ Block = tuple[npt.NDArray[np.int64], Callable[[], FloatArray]]  # rows of the gr
 
 
 def read_packed(
-    weight: "Weight", site: "Site", choice: "Choice", method: str
+    weight: "Weight", site: "QuantizableWeight", choice: "QuantConfig", method: str
 ) -> tuple[QuantizedMatrix, npt.DTypeLike, float]:
     """The codes of a weight, the type that their scales are stored in, and ‖W − Ŵ‖ / ‖W‖.
 
@@ -38,7 +38,7 @@ def read_packed(
     zeros = None if scheme.symmetric else np.zeros(scales.shape, np.uint8)
     lost = whole = 0.0
     tasks = (partial(_quantized, block, choice, method, kind) for block in _blocks(weight, site))
-    for rows, block, block_lost, block_whole in beside_each_other(tasks):
+    for rows, block, block_lost, block_whole in parallel_map(tasks):
         codes[rows], scales[rows] = block.codes, block.scales
         if zeros is not None:
             assert block.zero_points is not None
@@ -48,7 +48,7 @@ def read_packed(
 
 
 def _quantized(
-    block: Block, choice: "Choice", method: str, kind: npt.DTypeLike
+    block: Block, choice: "QuantConfig", method: str, kind: npt.DTypeLike
 ) -> tuple[npt.NDArray[np.int64], QuantizedMatrix, float, float]:
     """Rows, their codes, and the squares of what they lose and of what they are."""
     rows, values = block[0], block[1]()
@@ -57,12 +57,12 @@ def _quantized(
     return rows, matrix, float(np.vdot(difference, difference)), float(np.vdot(values, values))
 
 
-def _scale_kind(weight: "Weight", site: "Site", choice: "Choice") -> npt.DTypeLike:
+def _scale_kind(weight: "Weight", site: "QuantizableWeight", choice: "QuantConfig") -> npt.DTypeLike:
     if weight.dtype.numpy() != np.float32:
         activations: npt.DTypeLike = weight.dtype.numpy()
         return activations
     tasks = (partial(_largest, read) for _, read in _blocks(weight, site))
-    return scale_type_of(max(beside_each_other(tasks), default=0.0), choice.scheme)
+    return scale_type_of(max(parallel_map(tasks), default=0.0), choice.scheme)
 
 
 def _largest(read: Callable[[], FloatArray]) -> float:
@@ -70,7 +70,7 @@ def _largest(read: Callable[[], FloatArray]) -> float:
     return float(max(values.max(initial=0.0), -values.min(initial=0.0)))
 
 
-def _blocks(weight: "Weight", site: "Site") -> Iterator[Block]:
+def _blocks(weight: "Weight", site: "QuantizableWeight") -> Iterator[Block]:
     """All rows that hold weights; those that the graph adds are left out, and decode to zero."""
     plan = weight.plan
     if plan.computed is not None or plan.columns is not None or weight.stored != "out_in" or weight.each_head:
@@ -83,7 +83,7 @@ def _blocks(weight: "Weight", site: "Site") -> Iterator[Block]:
             first += block.shape[0]
 
 
-def _whole(weight: "Weight", site: "Site") -> FloatArray:
+def _whole(weight: "Weight", site: "QuantizableWeight") -> FloatArray:
     matrix: npt.NDArray[Any] = load_weight(weight)
     return np.ascontiguousarray(matrix.T if site.transposed else matrix, np.float32)
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from quantizer.parallel import beside_each_other, threads
+from quantizer.parallel import parallel_map, threads
 from runtime.errors import CheckpointError
 
 from ..checkpoint.row_blocks import Rows, row_blocks
@@ -35,7 +35,7 @@ def weight_pieces(weight: "Weight") -> Iterator[Array]:
         for part in slices(weight):
             yield from weight_pieces(part)
     elif _in_stored_order(weight):
-        yield from beside_each_other(partial(_values, block, weight) for block, _ in _blocks(weight))
+        yield from parallel_map(partial(_values, block, weight) for block, _ in _blocks(weight))
     else:
         yield load_weight(weight)
 
@@ -88,7 +88,7 @@ def _fill(result: Array, weight: "Weight") -> None:
     canvas = result.T if weight.plan.transposed else result  # a view in the checkpoint's orientation
     rows = target_rows(weight)
     tasks = (partial(_place, canvas, block, rows[first:], weight) for block, first in _blocks(weight))
-    for _ in beside_each_other(tasks):
+    for _ in parallel_map(tasks):
         pass
 
 

@@ -3,18 +3,18 @@
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
-from quantizer.recipe import Choice, Recipe
+from quantizer.recipe import QuantConfig, Recipe
 from quantizer.storage.packing import packed_bytes
 from runtime.bundle.manifest import Calibration, Quantization, QuantizedTensor
 
-from .lossless_repack import kept_matrix, scale_kind, with_scales_as
+from .lossless_repack import repacked_matrix, scale_kind, with_scales_as
 from .read import weight_pieces
 
 if TYPE_CHECKING:
     import onnx_ir as ir
 
+    from quantizer.graph.quantizable import QuantizableWeight
     from quantizer.graph.rewrite import StoredMatrix
-    from quantizer.graph.sites import Site
     from quantizer.storage.weights_file import WeightsWriter
 
     from ..options import ExportOptions
@@ -47,11 +47,11 @@ class Storage:
         kinds: what a matrix of these stored types is kept as, by the one that was tried.
     """
 
-    sites: "dict[str, Site]"
+    sites: "dict[str, QuantizableWeight]"
     keep: bool
     recipe: Recipe | None
     provider: str
-    kinds: dict[tuple[str, ...], Choice | None]
+    kinds: dict[tuple[str, ...], QuantConfig | None]
     stored: "dict[str, StoredMatrix]" = field(default_factory=dict)
     tensors: list[QuantizedTensor] = field(default_factory=list)
     outcomes: list[Outcome] = field(default_factory=list)
@@ -70,12 +70,12 @@ class Storage:
             return weight.nbytes
         return min(weight.nbytes, packed_bytes(site.rows, site.inputs, choice, 4 if kept else 2))
 
-    def kept_as(self, weight: "Weight") -> Choice | None:
+    def kept_as(self, weight: "Weight") -> QuantConfig | None:
         """How the codes of a matrix would be kept, by the first one of its kind; None if they cannot be."""
         kinds = _kinds(weight)
         if kinds not in self.kinds:
-            matrix = kept_matrix(weight, self.sites[weight.name])
-            self.kinds[kinds] = None if isinstance(matrix, str) else Choice(matrix.scheme)
+            matrix = repacked_matrix(weight, self.sites[weight.name])
+            self.kinds[kinds] = None if isinstance(matrix, str) else QuantConfig(matrix.scheme)
         return self.kinds[kinds]
 
     def quantization(self) -> Quantization | None:
@@ -98,11 +98,11 @@ class Storage:
         if site is None or not (self._write_kept(writer, weight, site) or self._write_packed(writer, weight, site)):
             writer.add_pieces(weight.name, weight_pieces(weight), weight.dtype, weight.shape)
 
-    def _write_kept(self, writer: "WeightsWriter", weight: "Weight", site: "Site") -> bool:
+    def _write_kept(self, writer: "WeightsWriter", weight: "Weight", site: "QuantizableWeight") -> bool:
         stored_as = " + ".join(dict.fromkeys(_kinds(weight)))
         if not self.keep and PLAIN.issuperset(_kinds(weight)):
             return False
-        matrix = kept_matrix(weight, site) if self.keep else self._reason(weight)
+        matrix = repacked_matrix(weight, site) if self.keep else self._reason(weight)
         if isinstance(matrix, str):
             self.outcomes.append(Outcome(weight.name, "packed" if self.recipe else "float", stored_as, matrix))
             return False
@@ -119,7 +119,7 @@ class Storage:
         lost = " + ".join(dict.fromkeys(kinds))
         return "most others cannot be kept" if self.kinds[kinds] else f"{lost} has no exact form in MatMulNBits"
 
-    def _write_packed(self, writer: "WeightsWriter", weight: "Weight", site: "Site") -> bool:
+    def _write_packed(self, writer: "WeightsWriter", weight: "Weight", site: "QuantizableWeight") -> bool:
         if self.recipe is None:
             return False
         from .pack import read_packed
@@ -138,7 +138,7 @@ class Storage:
         self.stored[weight.name], entry = store_codes(writer, weight.name, matrix, NO_OUTLIERS, kind, error)
         self.tensors.append(entry)
 
-    def _choice(self, site: "Site") -> Choice:
+    def _choice(self, site: "QuantizableWeight") -> QuantConfig:
         assert self.recipe is not None
         return self.recipe.table if site.role == "table" else self.recipe.linear
 
@@ -157,11 +157,14 @@ def plan_storage(
         vocab_size: which tells tables from other matrices.
         options: what the user wants.
     """
-    from quantizer.graph.sites import find_sites, merge_sites
+    from quantizer.graph.quantizable import find_quantizable_weights, merge_quantizable_weights
 
     for graph in graphs:
         _announce(graph, weights)
-    sites = {site.weight: site for site in merge_sites(find_sites(graph, vocab_size) for graph in graphs)}
+    sites = {
+        site.weight: site
+        for site in merge_quantizable_weights(find_quantizable_weights(graph, vocab_size) for graph in graphs)
+    }
     storage = Storage(sites, False, _recipe(options), options.target, {})
     if options.requantize:
         return storage

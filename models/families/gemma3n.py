@@ -10,7 +10,7 @@ from ..decoder.config import Config
 from ..decoder.description import MLP, AltUp, Attention, Decoder, HeadNorm, Layer, Norm
 from ..decoder.rope import read_rope
 from ..decoder.sources import LAYER, SKELETON, Table, linear, norm, table
-from .gemma4 import PER_LAYER, lenders, per_layer_inputs
+from .gemma4 import PER_LAYER, kv_shared_layers, per_layer_inputs
 
 _ALTUP, _LAUREL = LAYER + "altup.", LAYER + "laurel."
 
@@ -73,7 +73,7 @@ def _attentions(config: Config) -> list[Attention]:
     )  # fmt: skip
     windows = skeleton.windows(config, skeleton.all_but_every(5), config.positive("sliding_window", 512))
     ropes = {full: _rope(config, base.head_dim, full) for full in (True, False)}
-    lent = lenders(config, windows, default=15)
+    lent = kv_shared_layers(config, windows, default=15)
     return [
         replace(base, window=window, rope=ropes[window is None], keys_of=lender)
         for window, lender in zip(windows, lent, strict=True)

@@ -94,7 +94,7 @@ def per_layer_inputs(config: Config, plain: Norm, mlp: MLP) -> PerLayerInputs | 
     return PerLayerInputs(width, rows, mlp.activation, plain) if width else None
 
 
-def lenders(config: Config, windows: list[int | None], default: int = 0) -> list[int | None]:
+def kv_shared_layers(config: Config, windows: list[int | None], default: int = 0) -> list[int | None]:
     """For each of the last `num_kv_shared_layers` layers the last earlier one of its kind, whose keys it sees."""
     count = len(windows)
     first = count - config.take("num_kv_shared_layers", int, default)
@@ -118,7 +118,7 @@ def _attentions(config: Config) -> list[Attention]:
     ropes = {full: _rope(config, kinds[full].head_dim, full) for full in (True, False)}
     return [
         replace(kinds[window is None], window=window, rope=ropes[window is None], keys_of=lender)
-        for window, lender in zip(windows, lenders(config, windows), strict=True)
+        for window, lender in zip(windows, kv_shared_layers(config, windows), strict=True)
     ]
 
 

@@ -17,18 +17,18 @@ _DAMPING = 0.01
 
 
 def gptq(
-    weight: Floats, gram: Floats, scheme: Scheme, stored: Stored, importance: Floats | None = None
+    weight: Floats, hessian: Floats, scheme: Scheme, stored: Stored, importance: Floats | None = None
 ) -> QuantizedMatrix:
     """Quantize `weight` `[N, K]` so that tr((W − Ŵ) H (W − Ŵ)ᵀ) is small.
 
     Args:
         weight: `[N, K]`.
-        gram: H `[K, K]`, the Gram matrix of the inputs.
+        gram: H `[K, K]`, the Hessian of the inputs.
         scheme: bits, group size and grid.
         stored: how scales are.
         importance: `[K]`, weights of the scale search; the damped diagonal of H if not given.
     """
-    damped = damp(gram)
+    damped = damp(hessian)
     factor = inverse_factor(damped).astype(np.float32)
     importance = damped.diagonal().astype(np.float32) if importance is None else importance
     columns = np.array(weight.T, np.float32, order="C")
@@ -41,10 +41,10 @@ def gptq(
     return grid.matrix()
 
 
-def damp(gram: Floats, share: float = _DAMPING) -> npt.NDArray[np.float64]:
+def damp(hessian: Floats, share: float = _DAMPING) -> npt.NDArray[np.float64]:
     """H plus `share` of its mean diagonal; the identity where no input was ever seen."""
-    mean = float(gram.diagonal().mean())
-    return gram.astype(np.float64) + np.eye(len(gram)) * (share * mean if mean > 0 else 1.0)
+    mean = float(hessian.diagonal().mean())
+    return hessian.astype(np.float64) + np.eye(len(hessian)) * (share * mean if mean > 0 else 1.0)
 
 
 def inverse_factor(matrix: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:

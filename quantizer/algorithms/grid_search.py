@@ -24,7 +24,7 @@ def search_group(weights: Floats, importance: Floats, scheme: Scheme, stored: St
 
     Args:
         weights: `[size, N]`.
-        importance: `[size]`, the damped diagonal of the Gram matrix.
+        importance: `[size]`, the damped diagonal of the Hessian.
         scheme: bits and grid.
         stored: how scales are.
     """
@@ -80,9 +80,9 @@ class Grid:
 
     def matrix(self) -> QuantizedMatrix:
         """The result, `[N, K]`."""
-        zeros = None if self.scheme.symmetric else _turned(self.zeros.astype(np.uint8))
+        zeros = None if self.scheme.symmetric else _transposed(self.zeros.astype(np.uint8))
         steps = self.stored if isinstance(self.stored, Steps) else None
-        return QuantizedMatrix(self.scheme, _turned(self.codes), np.ascontiguousarray(self.scales.T), zeros, steps)
+        return QuantizedMatrix(self.scheme, _transposed(self.codes), np.ascontiguousarray(self.scales.T), zeros, steps)
 
 
 def _search(w: Floats, importance: Floats, scheme: Scheme, stored: Stored) -> tuple[Floats, Floats]:
@@ -134,5 +134,5 @@ class _Best:
             np.copyto(kept, new, where=better)
 
 
-def _turned(array: Codes) -> Codes:
+def _transposed(array: Codes) -> Codes:
     return np.ascontiguousarray(array.T)

@@ -29,7 +29,7 @@ class Columns:
     values: Floats
 
 
-def find_loud(weight: Floats, gram: Floats) -> Index:
+def find_outlier_channels(weight: Floats, hessian: Floats) -> Index:
     """The inputs to keep in floating point, ascending; none where 8-bit activations lose little.
 
     Args:
@@ -37,8 +37,8 @@ def find_loud(weight: Floats, gram: Floats) -> Index:
         gram: `[K, K]` of its inputs.
     """
     weight = weight[:: max(1, len(weight) // _ROWS)]
-    power = float(np.vdot(weight @ gram, weight))
-    squares, norms = gram.diagonal().copy(), np.einsum("nk,nk->k", weight, weight)
+    power = float(np.vdot(weight @ hessian, weight))
+    squares, norms = hessian.diagonal().copy(), np.einsum("nk,nk->k", weight, weight)
     if power <= 0 or lost_to_rounding(squares, norms).sum() <= _TOO_MUCH * power:
         return NONE
     loud: list[int] = []
@@ -64,23 +64,23 @@ def lost_to_rounding(squares: Floats, norms: Floats) -> Floats:
     return lost
 
 
-def set_apart(weight: Floats, gram: Floats, loud: Index) -> tuple[Floats, Floats]:
-    """The matrix with zeros for its loud inputs, and the Gram matrix of what these cannot make up for."""
-    quiet, left = weight.copy(), gram.copy()
+def set_apart(weight: Floats, hessian: Floats, loud: Index) -> tuple[Floats, Floats]:
+    """The matrix with zeros for its loud inputs, and the Hessian of what these cannot make up for."""
+    quiet, left = weight.copy(), hessian.copy()
     quiet[:, loud] = 0
-    left -= gram[:, loud] @ _solve(gram, loud, gram[loud])
+    left -= hessian[:, loud] @ _solve(hessian, loud, hessian[loud])
     left[loud] = left[:, loud] = 0
     return quiet, left
 
 
-def refit(weight: Floats, gram: Floats, loud: Index, quantized: Floats) -> Columns:
+def refit(weight: Floats, hessian: Floats, loud: Index, quantized: Floats) -> Columns:
     """The loud inputs' weights that make up best for what the `quantized` others `[N, K]` lost."""
     lost = weight - quantized
     lost[:, loud] = 0
-    values = weight[:, loud].T + _solve(gram, loud, gram[loud] @ lost.T)
+    values = weight[:, loud].T + _solve(hessian, loud, hessian[loud] @ lost.T)
     return Columns(loud, np.ascontiguousarray(values, np.float32))
 
 
-def _solve(gram: Floats, loud: Index, right: Floats) -> Floats:
-    solved: Floats = np.linalg.solve(damp(gram[np.ix_(loud, loud)]), right).astype(np.float32)
+def _solve(hessian: Floats, loud: Index, right: Floats) -> Floats:
+    solved: Floats = np.linalg.solve(damp(hessian[np.ix_(loud, loud)]), right).astype(np.float32)
     return solved

@@ -2,7 +2,7 @@
 
 After OWQ (Lee et al., 2023, arXiv:2306.02272), which keeps them in floating point. Here the matrix is extended,
 `[Q(W) | Q(residual)]`, and so are its inputs, `[A | A[idx]]`: one product, one kernel. For GPTQ this is nothing
-special: the extended Gram matrix says that an outlier's second column can make up for its first one entirely.
+special: the extended Hessian says that an outlier's second column can make up for its first one entirely.
 """
 
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from ..recipe import Choice, Scheme
+from ..recipe import QuantConfig, Scheme
 from ..storage.matrix import Floats, QuantizedMatrix
 from .rtn import lost_by_input
 
@@ -24,25 +24,25 @@ class Extended:
 
     Attributes:
         weight: `[N, inputs + len(index)]`: W, then zeros.
-        gram: its Gram matrix.
+        gram: its Hessian.
         importance: `[inputs + len(index)]` for the scale search.
         index: which inputs are repeated. Starts with zeros that only fill the last group of W.
     """
 
     weight: Floats
-    gram: Floats
+    hessian: Floats
     importance: Floats
     index: Index
 
 
-def choose_outliers(weight: Floats, diagonal: Floats, scheme: Scheme, count: int) -> Index:
+def choose_residual_channels(weight: Floats, diagonal: Floats, scheme: Scheme, count: int) -> Index:
     """The `count` inputs with the largest diag(H)_j · Σ_n (W − Ŵ)²_nj under round-to-nearest, ascending."""
-    damage = diagonal * lost_by_input(weight, scheme)
-    worst = np.argsort(-damage, kind="stable")[:count]
+    predicted_kl = diagonal * lost_by_input(weight, scheme)
+    worst = np.argsort(-predicted_kl, kind="stable")[:count]
     return np.sort(worst).astype(np.int64)
 
 
-def extend(weight: Floats, gram: Floats, diagonal: Floats, choice: Choice) -> Extended:
+def extend(weight: Floats, hessian: Floats, diagonal: Floats, choice: QuantConfig) -> Extended:
     """Repeat the outlier inputs behind all others; the repeated ones begin a new group.
 
     Args:
@@ -53,15 +53,17 @@ def extend(weight: Floats, gram: Floats, diagonal: Floats, choice: Choice) -> Ex
     """
     inputs = weight.shape[1]
     filler = -inputs % choice.scheme.group_size
-    chosen = choose_outliers(weight, diagonal, choice.scheme, min(choice.outliers, inputs))
+    chosen = choose_residual_channels(weight, diagonal, choice.scheme, min(choice.outliers, inputs))
     index = np.concatenate([np.zeros(filler, np.int64), chosen])
     wide = np.pad(weight, ((0, 0), (0, len(index))))
     reads = np.concatenate([np.arange(inputs), index])
-    gram = gram[np.ix_(reads, reads)]
-    gram[inputs : inputs + filler] = gram[:, inputs : inputs + filler] = 0  # the filler's weights are zero and stay so
+    hessian = hessian[np.ix_(reads, reads)]
+    hessian[inputs : inputs + filler] = hessian[:, inputs : inputs + filler] = (
+        0  # the filler's weights are zero and stay so
+    )
     importance = diagonal[reads]
     importance[chosen] *= np.float32(_MAIN_SHARE)
-    return Extended(wide, gram, importance, index)
+    return Extended(wide, hessian, importance, index)
 
 
 def effective(matrix: QuantizedMatrix, index: Index) -> Floats:

@@ -16,13 +16,13 @@ from ..algorithms.gptq import damp, inverse_factor
 from ..algorithms.registry import quantize_matrix
 from ..algorithms.residual_channels import effective
 from ..algorithms.rtn import lost_by_input
-from ..graph.sites import Site
-from ..recipe import Choice, Scheme
+from ..graph.quantizable import QuantizableWeight
+from ..recipe import QuantConfig, Scheme
 from ..storage.matrix import Floats
 from ..storage.packing import packed_bytes
 from ..storage.weights_file import Layout
 from .candidates import base_of
-from .knapsack import Option, allocate
+from .knapsack import Candidate, allocate
 
 _SCALE_BYTES = 2
 _SLOWNESS = {16: 1.05}  # by group size: 1.1 to 1.7 times the time of groups of 32 on the CPUs tried
@@ -44,32 +44,34 @@ class Tried:
     damages: dict[Scheme, Floats]
 
 
-def try_base(site: Site, matrices: Iterable[tuple[Floats, Floats | None]], schemes: Collection[Scheme]) -> Tried:
+def try_base(
+    site: QuantizableWeight, matrices: Iterable[tuple[Floats, Floats | None]], schemes: Collection[Scheme]
+) -> Tried:
     """Quantize a matrix `[N, K]`, or a stack of them, by its base choice.
 
     Args:
         site: the matrix or stack.
-        matrices: of each matrix the float weights, rearranged, and the Gram matrix of its inputs if known.
+        matrices: of each matrix the float weights, rearranged, and the Hessian of its inputs if known.
         schemes: whose damages are wanted.
     """
     damages = {scheme: np.zeros(site.inputs, np.float32) for scheme in schemes}
     values = []
-    for weight, gram in matrices:
-        matrix, index = quantize_matrix(weight, gram, base_of(site), "gptq", np.float16)
+    for weight, hessian in matrices:
+        matrix, index = quantize_matrix(weight, hessian, base_of(site), "gptq", np.float16)
         values.append(effective(matrix, index))
-        importance = np.ones(site.inputs, np.float32) if gram is None else _own_variance(gram)
+        importance = np.ones(site.inputs, np.float32) if hessian is None else _own_variance(hessian)
         for scheme in schemes:
             damages[scheme] += importance * lost_by_input(weight, scheme)
     return Tried(np.stack(values) if site.role == "experts" else values[0], damages)
 
 
 def spend(
-    sites: Sequence[Site],
-    ways: Mapping[str, Sequence[Choice]],
+    sites: Sequence[QuantizableWeight],
+    ways: Mapping[str, Sequence[QuantConfig]],
     measured: Mapping[str, Measured],
     budget: int,
     layout: Layout,
-) -> dict[str, Choice]:
+) -> dict[str, QuantConfig]:
     """The choice for each unit of sites that are stored alike.
 
     Args:
@@ -82,29 +84,29 @@ def spend(
     Raises:
         QuantizationError: the smallest choice is larger than the budget.
     """
-    units: dict[str, list[Site]] = {}
+    units: dict[str, list[QuantizableWeight]] = {}
     for site in sites:
         units.setdefault(site.unit, []).append(site)
     options = {name: [_option(unit, way, measured) for way in ways[name]] for name, unit in units.items()}
 
-    def size(chosen: Mapping[str, Option]) -> int:
+    def size(chosen: Mapping[str, Candidate]) -> int:
         return stored_bytes(sites, {name: option.choice for name, option in chosen.items()}, layout)
 
     return {name: option.choice for name, option in allocate(options, budget, size).items()}
 
 
-def stored_bytes(sites: Sequence[Site], choices: Mapping[str, Choice], layout: Layout) -> int:
+def stored_bytes(sites: Sequence[QuantizableWeight], choices: Mapping[str, QuantConfig], layout: Layout) -> int:
     """Bytes of weights.bin when each unit is stored by its choice."""
     return layout.size({site.weight: _parts(site, choices[site.unit]) for site in sites})
 
 
-def _option(unit: Sequence[Site], choice: Choice, measured: Mapping[str, Measured]) -> Option:
+def _option(unit: Sequence[QuantizableWeight], choice: QuantConfig, measured: Mapping[str, Measured]) -> Candidate:
     nbytes = sum(sum(_parts(site, choice)) for site in unit)
-    damage = sum(_predicted(site, choice, measured.get(site.weight)) for site in unit)
-    return Option(choice, nbytes, damage, _SLOWNESS.get(choice.scheme.group_size, 1.0))
+    predicted_kl = sum(_predicted(site, choice, measured.get(site.weight)) for site in unit)
+    return Candidate(choice, nbytes, predicted_kl, _SLOWNESS.get(choice.scheme.group_size, 1.0))
 
 
-def _predicted(site: Site, choice: Choice, measured: Measured | None) -> float:
+def _predicted(site: QuantizableWeight, choice: QuantConfig, measured: Measured | None) -> float:
     if measured is None:
         return 0.0
     before = float(measured.damages[base_of(site).scheme].sum())
@@ -112,14 +114,14 @@ def _predicted(site: Site, choice: Choice, measured: Measured | None) -> float:
     return measured.kl * (float(lost.sum()) / before) if before else 0.0
 
 
-def _own_variance(gram: Floats) -> Floats:
+def _own_variance(hessian: Floats) -> Floats:
     """1 / diag(H⁻¹), damped: of each input `[K]`, what all others do not tell."""
-    factor = inverse_factor(damp(gram))
+    factor = inverse_factor(damp(hessian))
     result: Floats = (1 / np.einsum("ij,ij->j", factor, factor)).astype(np.float32)
     return result
 
 
-def _parts(site: Site, choice: Choice) -> list[int]:
+def _parts(site: QuantizableWeight, choice: QuantConfig) -> list[int]:
     """Bytes of codes, scales, and what else there is: zero points, steps, outlier indices."""
     rows, scheme = site.rows * site.count, choice.scheme
     groups = scheme.groups(site.inputs) + scheme.groups(choice.outliers)

@@ -5,14 +5,14 @@ from dataclasses import dataclass
 
 from runtime.errors import QuantizationError
 
-from ..recipe import Choice
+from ..recipe import QuantConfig
 
 _BISECTIONS = 60
 _PRICES = (1e-20, 1e3)  # nats per byte: from all that is offered to nothing but the smallest
 
 
 @dataclass(frozen=True)
-class Option:
+class Candidate:
     """One way to store one matrix: what it costs, and the KL divergence that it is predicted to add.
 
     Attributes:
@@ -22,15 +22,15 @@ class Option:
         slowness: how much dearer than they are its bytes look, where it runs slower than others of its size.
     """
 
-    choice: Choice
+    choice: QuantConfig
     nbytes: int
-    damage: float
+    predicted_kl: float
     slowness: float = 1.0
 
 
 def allocate(
-    options: Mapping[str, Sequence[Option]], budget: int, size: Callable[[Mapping[str, Option]], int]
-) -> dict[str, Option]:
+    options: Mapping[str, Sequence[Candidate]], budget: int, size: Callable[[Mapping[str, Candidate]], int]
+) -> dict[str, Candidate]:
     """Choose an option for each matrix so that the summed damage is least within the budget.
 
     Minimises Σ damage + λ · bytes · slowness for each matrix by itself, and bisects the price λ.
@@ -61,20 +61,24 @@ def allocate(
 
 
 def _fill(
-    chosen: dict[str, Option],
-    options: Mapping[str, Sequence[Option]],
+    chosen: dict[str, Candidate],
+    options: Mapping[str, Sequence[Candidate]],
     budget: int,
-    size: Callable[[Mapping[str, Option]], int],
-) -> dict[str, Option]:
+    size: Callable[[Mapping[str, Candidate]], int],
+) -> dict[str, Candidate]:
     """Spend what the prices left over: one price moves many matrices at once, and may stop far below the budget."""
-    refused: set[tuple[str, Option]] = set()
+    refused: set[tuple[str, Candidate]] = set()
     while True:
         left = budget - size(chosen)
         better = [
-            ((now.damage - way.damage) / max(1.0, way.nbytes * way.slowness - now.nbytes * now.slowness), name, way)
+            (
+                (now.predicted_kl - way.predicted_kl) / max(1.0, way.nbytes * way.slowness - now.nbytes * now.slowness),
+                name,
+                way,
+            )
             for name, now in chosen.items()
             for way in options[name]
-            if way.damage < now.damage and way.nbytes - now.nbytes <= left and (name, way) not in refused
+            if way.predicted_kl < now.predicted_kl and way.nbytes - now.nbytes <= left and (name, way) not in refused
         ]
         if not better:
             return chosen
@@ -86,5 +90,5 @@ def _fill(
             refused.add((name, way))  # alignment took more than its bytes
 
 
-def _cheapest(ways: Sequence[Option], price: float) -> Option:
-    return min(ways, key=lambda way: (way.damage + price * way.nbytes * way.slowness, way.nbytes))
+def _cheapest(ways: Sequence[Candidate], price: float) -> Candidate:
+    return min(ways, key=lambda way: (way.predicted_kl + price * way.nbytes * way.slowness, way.nbytes))

@@ -21,7 +21,7 @@ IntArray = npt.NDArray[np.int64]
 CHUNK = 512
 _HELD_OUT = 4  # chunks that the result is measured on
 _LEAST = 64  # tokens that are taken at all
-_FEW = 2048  # tokens below which a Gram matrix says little
+_FEW = 2048  # tokens below which a Hessian says little
 _MOST_ROWS = 32  # sampled at a time; 18 rows are 1.8 times as fast as 8, 36 rows 2.1 times
 _KV_BYTES = 1 << 29  # that these may take
 
@@ -118,7 +118,7 @@ def read_chunks(source: Path, bundle: Bundle, tokens: int, length: int = CHUNK) 
 
 
 def too_little(chunks: IntArray) -> str | None:
-    """A warning if there is too little text for reliable Gram matrices."""
+    """A warning if there is too little text for reliable Hessians."""
     if chunks.size >= _FEW:
         return None
     return (

@@ -1,6 +1,6 @@
-"""Gram matrices of experts, one at a time, from what the experts of a layer read during calibration.
+"""Hessians of experts, one at a time, from what the experts of a layer read during calibration.
 
-What is kept on disk is the input of the layer's experts, `[tokens, H]`, not E Gram matrices `[H, H]`, which for many
+What is kept on disk is the input of the layer's experts, `[tokens, H]`, not E Hessians `[H, H]`, which for many
 experts would be larger than the model. An expert's Gram counts each of its tokens by the square of the weight that its
 output is mixed in with: that is how much its errors count.
 """
@@ -56,8 +56,8 @@ class Seen:
         return self.experts.mixing(_flat(np.load(self.files[1])))
 
 
-class ExpertGrams:
-    """Gram matrices of stacks of matrices, by weight name.
+class ExpertHessians:
+    """Hessians of stacks of matrices, by weight name.
 
     Args:
         seen: by weight name.
@@ -71,11 +71,11 @@ class ExpertGrams:
         rows = self._seen[weight].rows(weight, expert) if weight in self._seen else None
         if rows is None or _too_few(len(rows), rows.shape[1]):
             return None
-        gram: Floats = rows.T @ rows / np.float32(len(rows))
-        return gram
+        hessian: Floats = rows.T @ rows / np.float32(len(rows))
+        return hessian
 
     def rare(self) -> dict[str, list[int]]:
-        """Experts whose matrices are quantized without a Gram matrix, by module."""
+        """Experts whose matrices are quantized without a Hessian, by module."""
         found = {}
         for seen in self._seen.values():
             inputs = min(site.inputs for site in seen.experts.sites)

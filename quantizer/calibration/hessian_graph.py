@@ -1,4 +1,4 @@
-"""Add Gram matrices to a piece of a graph: XᵀX for every value that a matrix multiplies.
+"""Add Hessians to a piece of a graph: XᵀX for every value that a matrix multiplies.
 
 Tokens are weighted where a matrix writes to the residual stream h. The next norm divides the sum by its root mean
 square, so an error on a token counts as 1 / mean(h²). Without this the few tokens with massive activations, the first
@@ -12,19 +12,19 @@ import onnx_ir as ir
 
 from ..graph.experts import Experts
 from ..graph.graphs import add_initializer
-from ..graph.sites import is_matrix, use_of
+from ..graph.quantizable import is_matrix, use_of
 from ..transforms.residual_stream import norm_vectors
 
 _PROJECTED = ("MatMul", "Split", "Reshape", "RotaryEmbedding")
 
 
-def add_grams(graph: ir.Graph) -> dict[str, str]:
+def add_hessians(graph: ir.Graph) -> dict[str, str]:
     """Add an output `[K, K]` for each distinct value that matrices read; return weight name → output name."""
     added: dict[ir.Value, str] = {}
     readers: dict[str, str] = {}
     for weight, x, inputs, stream in list(_reads(graph)):
         if x not in added:
-            added[x] = _GramOf(graph, x, inputs).add(stream)
+            added[x] = _HessianOf(graph, x, inputs).add(stream)
         readers[weight] = added[x]
     return readers
 
@@ -82,13 +82,13 @@ def _squares_before(graph: ir.Graph, experts: Experts, hidden: int) -> ir.Value 
         stream = _stream_at(node) or stream
     if stream is None:
         return None
-    squares = _GramOf(graph, experts.x, hidden, "squares").mean_squares(stream)
+    squares = _HessianOf(graph, experts.x, hidden, "squares").mean_squares(stream)
     squares.name, squares.type = f"{experts.name}.squares", ir.TensorType(ir.DataType.FLOAT)
     return squares
 
 
-class _GramOf:
-    """The nodes of one Gram matrix."""
+class _HessianOf:
+    """The nodes of one Hessian."""
 
     def __init__(self, graph: ir.Graph, x: ir.Value, inputs: int, purpose: str = "gram") -> None:
         self._graph = graph
@@ -99,9 +99,9 @@ class _GramOf:
     def add(self, stream: ir.Value | None) -> str:
         flat = self._node("Reshape", self._x, self._constant("shape", [-1, self._inputs]))
         share = flat if stream is None else self._node("Div", flat, self.mean_squares(stream))
-        gram = self._node("MatMul", self._node("Transpose", share, perm=[1, 0]), flat)
-        gram.name, gram.type = self._name, ir.TensorType(ir.DataType.FLOAT)
-        self._graph.outputs.append(gram)
+        hessian = self._node("MatMul", self._node("Transpose", share, perm=[1, 0]), flat)
+        hessian.name, hessian.type = self._name, ir.TensorType(ir.DataType.FLOAT)
+        self._graph.outputs.append(hessian)
         return self._name
 
     def mean_squares(self, stream: ir.Value) -> ir.Value:

@@ -1,4 +1,4 @@
-"""Gram matrices of every matrix's inputs, one decoder layer in memory at a time.
+"""Hessians of every matrix's inputs, one decoder layer in memory at a time.
 
 H = XᵀX / tokens, X the inputs `[tokens, K]` of a matrix. The product is computed inside the graph; what leaves it is
 `[K, K]`. Hidden states between layers are spilled to the work folder, so memory does not grow with the text, and a run
@@ -23,8 +23,8 @@ from runtime.errors import QuantizationError
 from ..graph.experts import find_experts
 from ..graph.graphs import WEIGHTS_NAME, prefill_graph
 from ..storage.matrix import Floats
-from .expert_hessians import ExpertGrams, Seen
-from .hessian_graph import add_grams, add_inputs_of
+from .expert_hessians import ExpertHessians, Seen
+from .hessian_graph import add_hessians, add_inputs_of
 from .segments import Arrays, Cut, Segment, body, empty_cache_feeds, find_cut
 
 _HEAD = "head"
@@ -45,10 +45,10 @@ class Step:
     seconds_left: float
 
 
-class Grams:
-    """The Gram matrices of one model on one text, on disk, by weight name."""
+class Hessians:
+    """The Hessians of one model on one text, on disk, by weight name."""
 
-    def __init__(self, log: "_Log", files: dict[str, str], tokens: int, experts: ExpertGrams) -> None:
+    def __init__(self, log: "_Log", files: dict[str, str], tokens: int, experts: ExpertHessians) -> None:
         self._folder = log.folder
         self._files = files
         self.fingerprint = log.fingerprint
@@ -60,8 +60,8 @@ class Grams:
 
     def read(self, weight: str) -> Floats:
         """`[K, K]`, float32."""
-        gram: Floats = np.load(self._folder / self._files[weight])
-        return gram
+        hessian: Floats = np.load(self._folder / self._files[weight])
+        return hessian
 
     def diagonal(self, weight: str) -> Floats:
         """Mean squares of the inputs, `[K]`."""
@@ -69,9 +69,9 @@ class Grams:
         return np.array(mapped.diagonal(), np.float32)
 
 
-def collect_grams(
+def collect_hessians(
     bundle: Bundle, chunks: IntArray, work: Path, progress: Callable[[Step], None] | None = None
-) -> Grams:
+) -> Hessians:
     """Run `chunks` `[chunks, sequence]` through the prefill graph, layer by layer.
 
     Args:
@@ -92,7 +92,7 @@ def collect_grams(
             each = (time.monotonic() - started) / (layer + 1 - first)
             progress(Step(layer + 1, layers, chunks.size, each * (layers - layer - 1)))
     heads = {str(value.name): f"{_HEAD}.npy" for value in _head_weights(cut)}
-    return Grams(log, log.files | heads, chunks.size, ExpertGrams(_seen(graph, log)))
+    return Hessians(log, log.files | heads, chunks.size, ExpertHessians(_seen(graph, log)))
 
 
 def _batches(chunks: IntArray, graph: ir.Graph) -> IntArray:
@@ -105,7 +105,7 @@ def _batches(chunks: IntArray, graph: ir.Graph) -> IntArray:
 def _run_layer(bundle: Bundle, graph: ir.Graph, cut: Cut, layer: int, batches: IntArray, log: "_Log") -> None:
     model = body(graph, cut, layer, layer + 1)
     crossing = [str(value.name) for value in model.graph.outputs]
-    readers = add_grams(model.graph)
+    readers = add_hessians(model.graph)
     mixtures = [(experts, add_inputs_of(model.graph, experts)) for experts in find_experts(model.graph)]
     segment = Segment(model, bundle.folder)
     sums: dict[str, npt.NDArray[np.float64]] = {}
@@ -119,13 +119,13 @@ def _run_layer(bundle: Bundle, graph: ir.Graph, cut: Cut, layer: int, batches: I
         if layer == len(cut.borders):
             hidden = out[crossing[0]].reshape(-1, out[crossing[0]].shape[-1])
             sums[_HEAD] = sums.get(_HEAD, 0.0) + (hidden.T @ hidden).astype(np.float64)
-    grams = {name: (total / batches.size).astype(np.float32) for name, total in sums.items()}
-    _require_finite(layer, grams)
-    log.finish(layer, readers, grams)
+    hessians = {name: (total / batches.size).astype(np.float32) for name, total in sums.items()}
+    _require_finite(layer, hessians)
+    log.finish(layer, readers, hessians)
 
 
-def _require_finite(layer: int, grams: Arrays) -> None:
-    if not all(np.isfinite(gram).all() for gram in grams.values()):
+def _require_finite(layer: int, hessians: Arrays) -> None:
+    if not all(np.isfinite(hessian).all() for hessian in hessians.values()):
         raise QuantizationError(
             f"layer {layer}: what its matrices read is not finite; a weight up to there is NaN, infinite or far too "
             "large. The source checkpoint is broken: export a sound one."
@@ -196,11 +196,11 @@ class _Log:
             _write_row(self.folder / f"{name}.{number:02}.npy", array, index, count)
         (self.folder / f"{name}.json").write_text(json.dumps(list(states)))
 
-    def finish(self, layer: int, readers: dict[str, str], grams: Arrays) -> None:
+    def finish(self, layer: int, readers: dict[str, str], hessians: Arrays) -> None:
         """Write a layer's Grams, then say so, then forget the states before it."""
-        files = {name: f"gram{layer}.{i}.npy" for i, name in enumerate(grams)} | {_HEAD: f"{_HEAD}.npy"}
-        for name, gram in grams.items():
-            np.save(self.folder / files[name], gram)
+        files = {name: f"gram{layer}.{i}.npy" for i, name in enumerate(hessians)} | {_HEAD: f"{_HEAD}.npy"}
+        for name, hessian in hessians.items():
+            np.save(self.folder / files[name], hessian)
         self._state["files"] |= {weight: files[name] for weight, name in readers.items()}
         self._state["layers"] = layer + 1
         temporary = self.folder / "log.json.new"

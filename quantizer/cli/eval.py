@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from runtime.bundle.manifest import Quality
 
     from ..evaluation.kl import Scores
-    from ..evaluation.probes import Ability
+    from ..evaluation.probes import Probe
 
 _RECALL = (256, 1024, 4096)  # tokens of the contexts for recall
 _PATH = click.Path(path_type=Path)
@@ -50,7 +50,7 @@ def evaluate(
     from runtime.bundle.bundle import open_bundle
 
     from ..calibration.data import text_to_measure
-    from ..evaluation.probes import compare_abilities
+    from ..evaluation.probes import compare_probes
     from ..evaluation.quality import activation_rounding, as_quality, measure_scores
     from ..evaluation.report import evaluation_report
     from ..gate import parse_gate
@@ -63,7 +63,7 @@ def evaluate(
     with progress_bar("evaluating") as progress:
         scores = measure_scores(ours, theirs, chosen, progress)
         rounding = activation_rounding(ours, chosen)
-        asked = compare_abilities(folder, reference, _RECALL, progress) if abilities else []
+        asked = compare_probes(folder, reference, _RECALL, progress) if abilities else []
     quality = as_quality(scores, chosen)
     if html:
         html.write_text(evaluation_report(folder.name, ours.manifest, scores, text.name), encoding="utf-8")
@@ -83,7 +83,7 @@ def _require_same_model(ours: "Bundle", theirs: "Bundle") -> None:
         )
 
 
-def _print_figures(quality: "Quality", context: int, rounding: "Scores | None", asked: "list[Ability]") -> None:
+def _print_figures(quality: "Quality", context: int, rounding: "Scores | None", asked: "list[Probe]") -> None:
     click.echo(f"KL divergence   {quality.kl:.5f} nats per token, 99 % of tokens below {quality.kl_p99:.4f}")
     click.echo(f"top-1 agreement {quality.top1:.2%}")
     click.echo(f"perplexity      {quality.perplexity:.4f}, reference {quality.reference_perplexity:.4f}")

@@ -32,7 +32,7 @@ class Question:
 
 
 @dataclass(frozen=True)
-class Ability:
+class Probe:
     """One ability over all its questions.
 
     Attributes:
@@ -48,7 +48,7 @@ class Ability:
     margin: float
 
 
-def compare_abilities(folder: Path, reference: Path, lengths: Sequence[int], progress: Progress) -> list[Ability]:
+def compare_probes(folder: Path, reference: Path, lengths: Sequence[int], progress: Progress) -> list[Probe]:
     """Ask both models the same questions.
 
     Args:
@@ -121,10 +121,10 @@ def _summary(
     ours: Sequence[tuple[int, ...]],
     theirs: Sequence[tuple[int, ...]],
     margins: np.ndarray,
-) -> Ability:
+) -> Probe:
     picked = [i for i, wanted in enumerate(chosen) if wanted]
     shares = [_common(ours[i], theirs[i]) / max(1, len(theirs[i])) for i in picked]
-    return Ability(name, len(picked), float(np.mean(shares)), float(margins[picked].mean()))
+    return Probe(name, len(picked), float(np.mean(shares)), float(margins[picked].mean()))
 
 
 def _common(one: tuple[int, ...], other: tuple[int, ...]) -> int:

@@ -14,23 +14,23 @@ import numpy.typing as npt
 from runtime.bundle.manifest import QuantizedTensor
 
 from ..algorithms.registry import NO_OUTLIERS
-from ..recipe import GROUP_SIZES, Choice, Scheme
+from ..recipe import GROUP_SIZES, QuantConfig, Scheme
 from ..storage.matrix import Floats, QuantizedMatrix, join
 from ..storage.packing import pack
 from ..storage.storing import store_codes
 from ..storage.unpacking import require_round_trip
 from ..storage.weights_file import WeightsWriter
 from .graphs import WEIGHTS_NAME
+from .quantizable import QuantizableWeight
 from .rewrite import StoredMatrix
-from .sites import Site
 
 _LARGEST_GROUP = 128  # that QMoE was tried with
 
 
-def experts_choice(site: Site, scheme: Scheme) -> Choice:
+def experts_choice(site: QuantizableWeight, scheme: Scheme) -> QuantConfig:
     """The nearest to `scheme` that experts can have: groups that divide their inputs, no outliers."""
     fits = [g for g in GROUP_SIZES if g <= min(scheme.group_size, _LARGEST_GROUP) and site.divisor % g == 0]
-    return Choice(Scheme(scheme.bits, fits[-1], scheme.symmetric))
+    return QuantConfig(Scheme(scheme.bits, fits[-1], scheme.symmetric))
 
 
 def quantize_stack(
@@ -48,7 +48,7 @@ def quantize_stack(
 
 
 def store_stack(
-    writer: WeightsWriter, site: Site, stack: list[QuantizedMatrix], kind: npt.DTypeLike, error: float
+    writer: WeightsWriter, site: QuantizableWeight, stack: list[QuantizedMatrix], kind: npt.DTypeLike, error: float
 ) -> tuple[StoredMatrix, QuantizedTensor]:
     """Pack, check and write a stack."""
     matrix = join(stack, axis=1 if site.joined == "inputs" else 0)

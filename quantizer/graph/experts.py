@@ -15,7 +15,7 @@ import onnx_ir as ir
 
 from ..storage.matrix import Floats
 from ..storage.weights_file import read_part
-from .sites import Site
+from .quantizable import QuantizableWeight
 
 _SMALLEST_GROUP = 16
 
@@ -48,21 +48,21 @@ class Experts:
         return self.first is self.last
 
     @property
-    def sites(self) -> tuple[Site, Site]:
+    def sites(self) -> tuple[QuantizableWeight, QuantizableWeight]:
         """Its two stacks, to be stored alike: the operator has one block size and one width for both."""
         count, first, second = _shape(self.gate_up)
         hidden, inner = (second, first // 2) if self.is_operator else (first, second // 2)
         shared = math.gcd(hidden, inner)
         return (
-            self._site(self.gate_up, 2 * inner, hidden, count, shared, "rows"),
-            self._site(self.down, hidden, inner, count, shared, "inputs"),
+            self._quantizable_weight(self.gate_up, 2 * inner, hidden, count, shared, "rows"),
+            self._quantizable_weight(self.down, hidden, inner, count, shared, "inputs"),
         )
 
-    def _site(
+    def _quantizable_weight(
         self, weight: ir.Value, rows: int, inputs: int, count: int, divisor: int, dense: Literal["rows", "inputs"]
-    ) -> Site:
+    ) -> QuantizableWeight:
         name, apart = str(weight.name), self.is_operator
-        return Site(
+        return QuantizableWeight(
             name.removesuffix(".weight"), name, "experts", rows, inputs, transposed=not apart,
             count=count, operator=self.name, divisor=divisor, joined="stack" if apart else dense,
         )  # fmt: skip
@@ -133,16 +133,16 @@ def _dense(node: ir.Node) -> Experts | None:
     gated = _producer(weighted.inputs[0], "Mul") if weighted else None
     split = _producer(gated.inputs[1], "Split") if gated else None
     first = _producer(split.inputs[0], "MatMul") if split else None
-    turned = weighted.inputs[1] if weighted else None
+    transposed = weighted.inputs[1] if weighted else None
     for kind in ("Unsqueeze", "Transpose"):
-        turning = _producer(turned, kind)
-        turned = turning.inputs[0] if turning else None
-    if first is None or turned is None or down is None or (gate_up := first.inputs[1]) is None:
+        turning = _producer(transposed, kind)
+        transposed = turning.inputs[0] if turning else None
+    if first is None or transposed is None or down is None or (gate_up := first.inputs[1]) is None:
         return None
     if not (_is_own(gate_up) and _is_own(down)) or (x := first.inputs[0]) is None:
         return None
     name = str(node.name).rpartition(".")[0]
-    return Experts(name, first, node, x, turned, gate_up, down, None)
+    return Experts(name, first, node, x, transposed, gate_up, down, None)
 
 
 def _producer(value: ir.Value | None, kind: str) -> ir.Node | None:

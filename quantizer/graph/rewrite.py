@@ -18,7 +18,7 @@ import onnx_ir as ir
 from ..algorithms.residual_channels import Index
 from ..recipe import Scheme
 from .graphs import add_initializer
-from .sites import use_of
+from .quantizable import use_of
 
 MICROSOFT = "com.microsoft"
 

@@ -71,9 +71,9 @@ class _Edit:
         self._replace([first], by_expert)
         product = last.inputs[0].producer() if last.inputs[0] is not None else None
         assert product is not None
-        turned = self._node("Transpose", "inner_by_token", [product.inputs[0]], {"perm": [1, 0, 2]}, product)
+        transposed = self._node("Transpose", "inner_by_token", [product.inputs[0]], {"perm": [1, 0, 2]}, product)
         shape = self._constant("inner_shape", [1, -1, self._down.inputs])
-        flat = self._node("Reshape", "inner", [turned, shape], at=product)
+        flat = self._node("Reshape", "inner", [transposed, shape], at=product)
         self._replace([product, last], self._multiplication(product.name, flat, self._down))
 
     @property

@@ -42,9 +42,9 @@ class RopePairs:
     def largest(self, keys: Floats, start: int = 0) -> Floats:
         """The largest magnitude of each channel `[kv_heads, head_dim]` over keys `[kv_heads, n, head_dim]`, which stand
         at positions `start …`, if they stood anywhere in the context."""
-        turned = keys / self.gain[:, None]
-        largest: Floats = np.abs(turned).max(axis=1)
-        x, y = turned[..., self.first], turned[..., self.second]
+        transposed = keys / self.gain[:, None]
+        largest: Floats = np.abs(transposed).max(axis=1)
+        x, y = transposed[..., self.first], transposed[..., self.second]
         positions = np.arange(start, start + keys.shape[1], dtype=np.float32)[:, None]
         begin = np.arctan2(y, x) - positions * self.frequency
         end = begin + (self.context - 1) * self.frequency

@@ -13,15 +13,15 @@ from runtime.bundle.bundle import new_bundle, open_bundle, write_manifest
 from runtime.errors import QuantizationError
 
 from ..graph.graphs import WEIGHTS_NAME, load_graphs, prefill_graph, save_graph
-from ..graph.sites import transposed_weights
+from ..graph.quantizable import transposed_weights
 from ..transforms.discover import Structure, find_structure
-from ..transforms.equivalent import Rearrangements
+from ..transforms.equivalent import EquivalentTransforms
 from .weights_file import WeightsWriter, read_tensor
 
 Read = Callable[[str], npt.NDArray[Any]]
 
 
-def write_float_copy(source: Path, target: Path, plan: Callable[[Structure, Read], Rearrangements]) -> None:
+def write_float_copy(source: Path, target: Path, plan: Callable[[Structure, Read], EquivalentTransforms]) -> None:
     """Write `source` to `target` with the changes that `plan` makes of its structure and its weights."""
     bundle = open_bundle(source)
     graphs = load_graphs(bundle)
@@ -50,7 +50,9 @@ def not_finite(name: str) -> QuantizationError:
     )
 
 
-def rearranged(name: str, array: npt.NDArray[Any], changes: Rearrangements, *, transposed: bool) -> npt.NDArray[Any]:
+def rearranged(
+    name: str, array: npt.NDArray[Any], changes: EquivalentTransforms, *, transposed: bool
+) -> npt.NDArray[Any]:
     """A float tensor as `changes` make it; `transposed` says that a matrix lies in the file as `[K, N]`."""
     if array.dtype.kind == "f" and np.isnan(array).any():
         raise not_finite(name)

@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 from ml_dtypes import bfloat16
 
-from ..recipe import Choice
+from ..recipe import QuantConfig
 from .matrix import Codes, QuantizedMatrix
 
 _STEP_BYTES = 2
@@ -44,13 +44,13 @@ def pack(matrix: QuantizedMatrix, stored: npt.DTypeLike = np.float32) -> PackedM
     zero_points = None if matrix.zero_points is None else _pack_rows(matrix)
     if matrix.steps:
         steps = matrix.steps.values.astype(bfloat16)[:, None]
-        return PackedMatrix(packed, _turned(matrix.steps.encode(matrix.scales.T)), zero_points, steps)
+        return PackedMatrix(packed, _transposed(matrix.steps.encode(matrix.scales.T)), zero_points, steps)
     scales = matrix.scales.astype(stored)
     assert np.array_equal(scales.astype(np.float32), matrix.scales)
     return PackedMatrix(packed, scales, zero_points)
 
 
-def packed_bytes(rows: int, inputs: int, choice: Choice, scale_bytes: int) -> int:
+def packed_bytes(rows: int, inputs: int, choice: QuantConfig, scale_bytes: int) -> int:
     """Bytes of `[rows, inputs]`, padding and outliers included; `scale_bytes` for each float scale."""
     scheme = choice.scheme
     groups = scheme.groups(inputs) + scheme.groups(min(choice.outliers, inputs))
@@ -84,5 +84,5 @@ def _pack_bits(codes: Codes, bits: int) -> Codes:
     return low | (high << np.uint8(4))
 
 
-def _turned(array: npt.NDArray[np.integer]) -> npt.NDArray[np.integer]:
+def _transposed(array: npt.NDArray[np.integer]) -> npt.NDArray[np.integer]:
     return np.ascontiguousarray(array.T)

@@ -9,14 +9,14 @@ from typing import Any
 import numpy as np
 
 from ..algorithms.residual_channels import Index
-from ..recipe import Choice, Scheme
+from ..recipe import QuantConfig, Scheme
 from .matrix import QuantizedMatrix
 from .scales import Steps
 
 Made = tuple[QuantizedMatrix, Index]
 
 
-class FinishedMatrices:
+class ResumeCache:
     """Matrices and their outlier indices, by name.
 
     Args:
@@ -28,7 +28,7 @@ class FinishedMatrices:
         self._folder = folder
         self._fingerprint = fingerprint
 
-    def get_or_make(self, name: str, choice: Choice, kind: np.dtype[Any], make: Callable[[], Made]) -> Made:
+    def get_or_make(self, name: str, choice: QuantConfig, kind: np.dtype[Any], make: Callable[[], Made]) -> Made:
         """The matrix called `name`, stored by `choice` with scales in `kind`, from disk or else from `make`."""
         if self._folder is None:
             return make()

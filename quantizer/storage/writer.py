@@ -15,37 +15,37 @@ from runtime.errors import QuantizationError
 
 from ..graph.expert_stacks import store_stack
 from ..graph.graphs import WEIGHTS_NAME, Graphs, save_graph
+from ..graph.quantizable import QuantizableWeight
 from ..graph.rewrite import StoredMatrix, rewrite_graph
 from ..graph.rewrite_experts import rewrite_experts
-from ..graph.sites import Site
-from ..parallel import beside_each_other
+from ..parallel import parallel_map
 from ..plan import Plan
 from ..progress import Progress
-from ..worker import Codes, Maker
+from ..worker import Codes, QuantizeWorker
 from .float_copy import rearranged
-from .resume import FinishedMatrices
+from .resume import ResumeCache
 from .storing import store_codes
 from .weights_file import WeightsWriter, read_tensor
 
-_AT_ONCE = 2  # matrices in memory; of each a Gram matrix, its factor and several copies of the weights
+_AT_ONCE = 2  # matrices in memory; of each a Hessian, its factor and several copies of the weights
 
 
 @dataclass(frozen=True)
 class Outcome:
     """What became of one matrix: its entry in the manifest, or the reason why it stays as it was."""
 
-    site: Site
+    site: QuantizableWeight
     bytes_before: int
     tensor: QuantizedTensor | None
     reason: str = ""
 
 
 def write_graphs(
-    bundle: Bundle, graphs: Graphs, plan: Plan, finished: FinishedMatrices, folder: Path, progress: Progress
+    bundle: Bundle, graphs: Graphs, plan: Plan, finished: ResumeCache, folder: Path, progress: Progress
 ) -> list[Outcome]:
     """Write weights.bin and the graphs of `bundle` into `folder`, quantized by `plan`."""
     tensors = graphs.initializers()
-    made = _codes(plan, tensors, Maker(plan, finished))
+    made = _codes(plan, tensors, QuantizeWorker(plan, finished))
     with WeightsWriter(folder / WEIGHTS_NAME) as writer:
         writing = _Writing(plan, writer)
         for name, tensor in tensors.items():
@@ -82,11 +82,11 @@ def translated() -> Iterator[None]:
         ) from error
 
 
-def _codes(plan: Plan, tensors: dict[str, ir.TensorProtocol], maker: Maker) -> Iterator[Codes | str]:
+def _codes(plan: Plan, tensors: dict[str, ir.TensorProtocol], maker: QuantizeWorker) -> Iterator[Codes | str]:
     """Of every matrix that is to be quantized, in the order of the file."""
     sites = {site.weight: site for site in plan.sites}
     chosen = ((sites[name], tensor) for name, tensor in tensors.items() if name in sites)
-    return beside_each_other((partial(maker.make, site, tensor) for site, tensor in chosen), _AT_ONCE)
+    return parallel_map((partial(maker.make, site, tensor) for site, tensor in chosen), _AT_ONCE)
 
 
 class _Writing:
@@ -104,7 +104,7 @@ class _Writing:
         array = rearranged(name, read_tensor(tensor), self._plan.changes, transposed=self._plan.is_transposed(name))
         self._writer.add(name, array, tensor.dtype)
 
-    def add_matrix(self, site: Site, tensor: ir.TensorProtocol, made: Codes | str) -> None:
+    def add_matrix(self, site: QuantizableWeight, tensor: ir.TensorProtocol, made: Codes | str) -> None:
         """Write the codes of a matrix, if it has any."""
         if isinstance(made, str):
             self.outcomes.append(Outcome(site, tensor.nbytes, None, made))
@@ -112,7 +112,7 @@ class _Writing:
         self.stored[site.weight], entry = self._store(site, made)
         self.outcomes.append(Outcome(site, tensor.nbytes, entry))
 
-    def _store(self, site: Site, made: Codes) -> tuple[StoredMatrix, QuantizedTensor]:
+    def _store(self, site: QuantizableWeight, made: Codes) -> tuple[StoredMatrix, QuantizedTensor]:
         if site.role == "experts":
             return store_stack(self._writer, site, list(made.matrices), made.kind, made.error)
         (matrix,) = made.matrices

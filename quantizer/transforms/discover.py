@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from ..graph.sites import use_of
+from ..graph.quantizable import use_of
 from .residual_stream import Stream, find_stream, norm_vectors
 
 _ACTIVATIONS = ("QuickGelu", "Gelu", "FastGelu", "Silu", "Swish", "Sigmoid", "Relu", "Tanh")

@@ -49,16 +49,16 @@ class Axis:
             array = Axis(scale=1 / self.scale).apply(array, axis)
         return array if self.order is None else np.take(array, np.argsort(self.order), axis=axis)
 
-    def apply_to_gram(self, gram: Floats) -> Floats:
-        """The Gram matrix of inputs whose weights' columns change by this axis: the inputs are scaled back."""
+    def apply_to_gram(self, hessian: Floats) -> Floats:
+        """The Hessian of inputs whose weights' columns change by this axis: the inputs are scaled back."""
         if self.order is not None:
-            gram = gram[np.ix_(self.order, self.order)]
+            hessian = hessian[np.ix_(self.order, self.order)]
         if self.scale is not None:
-            gram = (gram / np.outer(self.scale, self.scale)).astype(np.float32)
-        return gram
+            hessian = (hessian / np.outer(self.scale, self.scale)).astype(np.float32)
+        return hessian
 
 
-class Rearrangements:
+class EquivalentTransforms:
     """Changes by weight name: outputs (rows `[N]`) and inputs (columns `[K]`); vectors have outputs only."""
 
     def __init__(self) -> None:

@@ -12,11 +12,13 @@ import numpy.typing as npt
 
 from ..storage.matrix import Floats
 from .discover import Attention, Gate, Structure
-from .equivalent import Axis, Order, Rearrangements
+from .equivalent import Axis, EquivalentTransforms, Order
 from .residual_stream import Stream
 
 
-def plan_permutations(structure: Structure, diagonal: Callable[[str], Floats | None], changes: Rearrangements) -> None:
+def plan_permutations(
+    structure: Structure, diagonal: Callable[[str], Floats | None], changes: EquivalentTransforms
+) -> None:
     """Add the reorderings of a whole model to `changes`.
 
     Args:
@@ -41,7 +43,7 @@ def descending(importance: npt.NDArray[np.floating]) -> Order:
     return np.argsort(-importance, kind="stable")
 
 
-def _permute_stream(stream: Stream, diagonal: Callable[[str], Floats | None], changes: Rearrangements) -> None:
+def _permute_stream(stream: Stream, diagonal: Callable[[str], Floats | None], changes: EquivalentTransforms) -> None:
     """One order for all: the sum over the matrices of their inputs' shares."""
     total = np.zeros(stream.size)
     for name in stream.inputs:
@@ -55,7 +57,7 @@ def _permute_stream(stream: Stream, diagonal: Callable[[str], Floats | None], ch
         changes.change_outputs(name, axis)
 
 
-def _permute_values(attention: Attention, importance: Floats, changes: Rearrangements) -> None:
+def _permute_values(attention: Attention, importance: Floats, changes: EquivalentTransforms) -> None:
     """Within each key-value head; the query heads that share it share the order."""
     size, shared = attention.head_dim, attention.heads // attention.kv_heads
     per_head = importance.reshape(attention.kv_heads, shared, size).sum(axis=1)
@@ -70,7 +72,7 @@ def _permute_values(attention: Attention, importance: Floats, changes: Rearrange
     changes.change_inputs(attention.o, Axis(order=np.concatenate(columns)))
 
 
-def _permute_inner(gate: Gate, order: Order, changes: Rearrangements) -> None:
+def _permute_inner(gate: Gate, order: Order, changes: EquivalentTransforms) -> None:
     rows = Axis(order=np.concatenate([order, len(order) + order]))
     changes.change_outputs(gate.gate_up, rows)
     changes.change_outputs(gate.gate_up_bias, rows)

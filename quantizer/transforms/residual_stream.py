@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 import onnx_ir as ir
 
-from ..graph.sites import use_of
+from ..graph.quantizable import use_of
 
 # norms: position of the first of their vectors (gain, bias), and of the first operand
 _NORMS = {"SimplifiedLayerNormalization": 1, "RMSNormalization": 1, "LayerNormalization": 1}

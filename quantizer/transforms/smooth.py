@@ -10,7 +10,7 @@ import numpy as np
 
 from ..storage.matrix import Floats
 from .discover import Attention, Gate, Norm, Structure
-from .equivalent import Axis, Rearrangements, Scale
+from .equivalent import Axis, EquivalentTransforms, Scale
 
 _DAMPING = 1e-3
 
@@ -18,8 +18,8 @@ _DAMPING = 1e-3
 Diagonal = Callable[[str], Floats | None]
 
 
-def plan_folding(
-    structure: Structure, diagonal: Diagonal, exponent: Callable[[str], float], changes: Rearrangements
+def plan_smoothing(
+    structure: Structure, diagonal: Diagonal, exponent: Callable[[str], float], changes: EquivalentTransforms
 ) -> None:
     """Add the foldings of a whole model to `changes`.
 
@@ -33,19 +33,19 @@ def plan_folding(
     for gate in structure.gates:
         squares = diagonal(gate.down)
         if squares is not None:
-            scale_gate(changes, gate, 1 / folding_scale(squares, exponent(gate.down)))
+            scale_gate(changes, gate, 1 / smoothing_scale(squares, exponent(gate.down)))
     for attention in structure.attentions:
         squares = diagonal(attention.o)
         if squares is not None:
             shared = average_over_heads(squares, attention)
-            scale_values(changes, attention, 1 / folding_scale(shared, exponent(attention.o)))
+            scale_values(changes, attention, 1 / smoothing_scale(shared, exponent(attention.o)))
     for norm in structure.norms:
         squares = diagonal(norm.readers[0])
         if squares is not None:
-            scale_norm(changes, norm, folding_scale(squares, exponent(norm.readers[0])))
+            scale_norm(changes, norm, smoothing_scale(squares, exponent(norm.readers[0])))
 
 
-def folding_scale(diagonal: Floats, exponent: float) -> Scale:
+def smoothing_scale(diagonal: Floats, exponent: float) -> Scale:
     """How much larger each input `[K]` is made: its root mean square to the power `exponent`, geometric mean 1."""
     squares = diagonal.astype(np.float64)
     squares = squares + _DAMPING * squares.mean()
@@ -56,7 +56,7 @@ def folding_scale(diagonal: Floats, exponent: float) -> Scale:
     return scale
 
 
-def scale_norm(changes: Rearrangements, norm: Norm, scale: Scale) -> None:
+def scale_norm(changes: EquivalentTransforms, norm: Norm, scale: Scale) -> None:
     """Readers' inputs times `scale` `[H]`, gain and bias divided by it."""
     for vector in norm.vectors:
         changes.change_outputs(vector, Axis(scale=1 / scale))
@@ -64,7 +64,7 @@ def scale_norm(changes: Rearrangements, norm: Norm, scale: Scale) -> None:
         changes.change_inputs(reader, Axis(scale=scale))
 
 
-def scale_values(changes: Rearrangements, attention: Attention, scale: Scale) -> None:
+def scale_values(changes: EquivalentTransforms, attention: Attention, scale: Scale) -> None:
     """Value rows times `scale` `[kv_heads · head_dim]`, the columns of o that read them divided by it."""
     untouched = np.ones((attention.heads + attention.kv_heads) * attention.head_dim)
     rows = Axis(scale=np.concatenate([untouched, scale]))
@@ -73,7 +73,7 @@ def scale_values(changes: Rearrangements, attention: Attention, scale: Scale) ->
     changes.change_inputs(attention.o, Axis(scale=1 / spread_over_heads(scale, attention)))
 
 
-def scale_gate(changes: Rearrangements, gate: Gate, scale: Scale) -> None:
+def scale_gate(changes: EquivalentTransforms, gate: Gate, scale: Scale) -> None:
     """Up rows times `scale` `[inner]`, the columns of down divided by it."""
     rows = Axis(scale=np.concatenate([np.ones_like(scale), scale]))
     changes.change_outputs(gate.gate_up, rows)

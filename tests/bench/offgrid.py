@@ -14,13 +14,13 @@ import numpy as np
 
 from quantizer.storage.float_copy import Read, write_float_copy
 from quantizer.transforms.discover import Structure
-from quantizer.transforms.equivalent import Rearrangements
+from quantizer.transforms.equivalent import EquivalentTransforms
 from quantizer.transforms.smooth import scale_gate, scale_norm, scale_values
 
 
-def plan(structure: Structure, read: Read) -> Rearrangements:
+def plan(structure: Structure, read: Read) -> EquivalentTransforms:
     """The changes, in the order that the benchmark's definition fixes: v first, then up, layer by layer."""
-    changes = Rearrangements()
+    changes = EquivalentTransforms()
     for norm in structure.norms:
         scale_norm(changes, norm, read(norm.vectors[0]).astype(np.float64))
     rng = np.random.default_rng(0)

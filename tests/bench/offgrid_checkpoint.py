@@ -14,7 +14,7 @@ import numpy as np
 from safetensors.numpy import load_file, save_file
 
 from quantizer.storage.float_copy import rearranged
-from quantizer.transforms.equivalent import Axis, Rearrangements
+from quantizer.transforms.equivalent import Axis, EquivalentTransforms
 
 WEIGHTS = "model.safetensors"
 READERS = {
@@ -23,9 +23,9 @@ READERS = {
 }
 
 
-def plan(config: dict[str, Any], tensors: dict[str, np.ndarray]) -> Rearrangements:
+def plan(config: dict[str, Any], tensors: dict[str, np.ndarray]) -> EquivalentTransforms:
     """The changes of `offgrid.py`, under a checkpoint's names."""
-    changes, rng = Rearrangements(), np.random.default_rng(0)
+    changes, rng = EquivalentTransforms(), np.random.default_rng(0)
     for layer in range(config["num_hidden_layers"]):
         module = f"model.layers.{layer}."
         for norm, readers in READERS.items():
@@ -41,7 +41,9 @@ def plan(config: dict[str, Any], tensors: dict[str, np.ndarray]) -> Rearrangemen
     return changes
 
 
-def scale_between(changes: Rearrangements, before: str, rows: np.ndarray, behind: str, columns: np.ndarray) -> None:
+def scale_between(
+    changes: EquivalentTransforms, before: str, rows: np.ndarray, behind: str, columns: np.ndarray
+) -> None:
     """The rows of one matrix times a scale, the columns of the matrix behind it divided by it."""
     changes.change_outputs(f"{before}.weight", Axis(scale=rows))
     changes.change_inputs(f"{behind}.weight", Axis(scale=1 / columns))

@@ -10,10 +10,10 @@ from safetensors.numpy import load_file, save_file
 
 from exporter import ExportOptions, export
 from exporter.checkpoint import open_checkpoint
-from exporter.weights.lossless_repack import kept_matrix
+from exporter.weights.lossless_repack import repacked_matrix
 from exporter.weights.plan import Weight
 from models.blocks.parameter import Plan
-from quantizer.graph.sites import Site
+from quantizer.graph.quantizable import QuantizableWeight
 from quantizer.storage.packing import PackedMatrix
 from quantizer.storage.unpacking import dequantize_packed
 from runtime.bundle.manifest import QuantizedTensor
@@ -194,7 +194,7 @@ def test_stacked_codes_of_different_kinds_keep_their_values(parts, scheme):
     sources = tuple(Stored(bits, group, i, zeros) for i, (bits, group, zeros) in enumerate(parts))
     order = np.array([3, 1, 0, 2, 9, 8, 5, 4])
     weight = Weight("w", (10, 128), None, Plan(rows=order), sources)
-    matrix = kept_matrix(weight, Site("w", "w", "linear", 10, 128, False))
+    matrix = repacked_matrix(weight, QuantizableWeight("w", "w", "linear", 10, 128, False))
     assert (matrix.scheme.bits, matrix.scheme.group_size, matrix.scheme.symmetric) == scheme
     expected = np.zeros((10, 128), np.float32)
     expected[order] = np.concatenate([source.packed().dequantize() for source in sources])
@@ -203,6 +203,6 @@ def test_stacked_codes_of_different_kinds_keep_their_values(parts, scheme):
 
 def test_columns_that_move_are_a_reason_not_to():
     weight = Weight("w", (4, 128), None, Plan(columns=np.arange(128)), (Stored(4, 32, 0),))
-    assert kept_matrix(weight, Site("w", "w", "linear", 4, 128, False)) == (
+    assert repacked_matrix(weight, QuantizableWeight("w", "w", "linear", 4, 128, False)) == (
         "its values are rearranged or scaled on the way"
     )

@@ -2,7 +2,7 @@
 
 import pytest
 
-from quantizer.evaluation.probes import compare_abilities, make_questions
+from quantizer.evaluation.probes import compare_probes, make_questions
 from quantizer.presets import Storage, make_recipe
 from quantizer.progress import silent
 from quantizer.quantize import quantize
@@ -10,14 +10,14 @@ from runtime import LLM
 
 
 def test_a_model_agrees_with_itself(tiny_bundle):
-    found = compare_abilities(tiny_bundle, tiny_bundle, [64], silent)
+    found = compare_probes(tiny_bundle, tiny_bundle, [64], silent)
     assert [ability.name for ability in found] == ["recall at 64 tokens", "arithmetic", "copying"]
     assert all((ability.agreement, ability.margin) == (1.0, 0.0) for ability in found)
 
 
 def test_a_quantized_model_is_told_apart(tiny_bundle, tmp_path):
     quantize(tiny_bundle, tmp_path / "q", make_recipe(storage=Storage(bits=4, table_bits=4)))
-    found = compare_abilities(tmp_path / "q", tiny_bundle, [], silent)
+    found = compare_probes(tmp_path / "q", tiny_bundle, [], silent)
     assert any(ability.margin != 0 for ability in found)
     assert all(0 <= ability.agreement <= 1 for ability in found)
 

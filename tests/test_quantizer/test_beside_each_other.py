@@ -7,7 +7,7 @@ from functools import partial
 import pytest
 from threadpoolctl import threadpool_info
 
-from quantizer.parallel import beside_each_other, threads
+from quantizer.parallel import parallel_map, threads
 
 
 def blas_threads():
@@ -19,18 +19,18 @@ def test_results_come_in_order():
         time.sleep(0.002 * (number % 3))
         return number
 
-    assert list(beside_each_other(partial(task, number) for number in range(20))) == list(range(20))
+    assert list(parallel_map(partial(task, number) for number in range(20))) == list(range(20))
 
 
 @pytest.mark.parametrize("count", [0, 1])
 def test_a_single_task_needs_no_thread(count):
     tasks = [threading.current_thread] * count
-    assert list(beside_each_other(tasks)) == [threading.main_thread()] * count
+    assert list(parallel_map(tasks)) == [threading.main_thread()] * count
 
 
 def test_no_more_are_made_than_asked_for():
     begun = []
-    results = beside_each_other((partial(begun.append, number) for number in range(10)), at_once=1)
+    results = parallel_map((partial(begun.append, number) for number in range(10)), at_once=1)
     next(results)
     time.sleep(0.05)
     assert len(begun) <= 2
@@ -39,7 +39,7 @@ def test_no_more_are_made_than_asked_for():
 
 def test_products_take_one_thread_while_tasks_share_the_cores():
     before = blas_threads()
-    assert set.union(*beside_each_other([blas_threads] * 4)) <= {1}
+    assert set.union(*parallel_map([blas_threads] * 4)) <= {1}
     assert blas_threads() == before
 
 
@@ -52,6 +52,6 @@ def test_after_a_failure_nothing_more_is_begun():
             raise ValueError(number)
 
     with pytest.raises(ValueError, match="2"):
-        list(beside_each_other(partial(task, number) for number in range(100)))
+        list(parallel_map(partial(task, number) for number in range(100)))
     time.sleep(0.05)
     assert len(begun) <= 3 + 2 * threads()

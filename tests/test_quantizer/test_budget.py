@@ -3,24 +3,26 @@
 import numpy as np
 import pytest
 
-from quantizer.allocation.knapsack import Option, allocate
+from quantizer.allocation.knapsack import Candidate, allocate
 from quantizer.allocation.sensitivity import Sensitivity
 from quantizer.calibration.data import split
 from quantizer.evaluation.kl import Model, evaluate
 from quantizer.graph.graphs import load_graphs
 from quantizer.presets import make_recipe
 from quantizer.quantize import quantize
-from quantizer.recipe import Choice, Scheme
+from quantizer.recipe import QuantConfig, Scheme
 from quantizer.storage.weights_file import Layout, WeightsWriter, read_tensor
 from runtime.bundle.bundle import open_bundle
 from runtime.errors import QuantizationError
 
 CHUNKS = np.random.default_rng(3).integers(3, 320, (6, 48))
-FOUR, EIGHT = Choice(Scheme(4)), Choice(Scheme(8))
+FOUR, EIGHT = QuantConfig(Scheme(4)), QuantConfig(Scheme(8))
 
 
-def options(**damage):
-    return {name: [Option(FOUR, 100, value), Option(EIGHT, 200, value / 100)] for name, value in damage.items()}
+def options(**predicted_kl):
+    return {
+        name: [Candidate(FOUR, 100, value), Candidate(EIGHT, 200, value / 100)] for name, value in predicted_kl.items()
+    }
 
 
 def total(chosen):

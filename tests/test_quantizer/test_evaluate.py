@@ -7,7 +7,7 @@ from quantizer.calibration.data import Text
 from quantizer.evaluation.kl import Model, evaluate
 from quantizer.evaluation.quality import activation_rounding
 from quantizer.quantize import quantize
-from quantizer.recipe import Choice, Recipe, Scheme
+from quantizer.recipe import QuantConfig, Recipe, Scheme
 from runtime.bundle.bundle import open_bundle
 from runtime.errors import QuantizationError
 
@@ -17,7 +17,7 @@ CHUNKS = np.random.default_rng(1).integers(3, 320, (2, 30))
 @pytest.fixture(scope="module")
 def pair(tiny_bundle, tmp_path_factory):
     target = tmp_path_factory.mktemp("int4") / "bundle"
-    quantize(tiny_bundle, target, Recipe(Choice(Scheme(4)), Choice(Scheme(8, 32, symmetric=True))))
+    quantize(tiny_bundle, target, Recipe(QuantConfig(Scheme(4)), QuantConfig(Scheme(8, 32, symmetric=True))))
     return Model(open_bundle(target)), Model(open_bundle(tiny_bundle))
 
 
@@ -45,7 +45,7 @@ def test_slices_do_not_show(pair, monkeypatch):
 
 
 def test_rounded_activations_cost_a_part_of_the_whole(pair, tiny_bundle, tmp_path):
-    quantize(tiny_bundle, tmp_path / "q", Recipe(Choice(Scheme(4)), Choice(Scheme(8, 32, symmetric=True))))
+    quantize(tiny_bundle, tmp_path / "q", Recipe(QuantConfig(Scheme(4)), QuantConfig(Scheme(8, 32, symmetric=True))))
     rounding = activation_rounding(open_bundle(tmp_path / "q"), Text("t", CHUNKS[:0], CHUNKS, "t"))
     assert rounding is not None
     assert 0 < rounding.kl < evaluate(*pair, CHUNKS).kl

@@ -10,13 +10,13 @@ import pytest
 from quantizer.algorithms.polish import loss
 from quantizer.algorithms.registry import quantize_matrix
 from quantizer.calibration.data import split
-from quantizer.calibration.hessians import collect_grams
+from quantizer.calibration.hessians import collect_hessians
 from quantizer.calibration.segments import Segment, body, empty_cache_feeds, find_cut
 from quantizer.evaluation.kl import Model
 from quantizer.graph.expert_stacks import experts_choice
 from quantizer.graph.experts import find_experts
 from quantizer.graph.graphs import load_graphs
-from quantizer.graph.sites import find_sites
+from quantizer.graph.quantizable import find_quantizable_weights
 from quantizer.presets import Storage, make_recipe
 from quantizer.quantize import quantize
 from quantizer.recipe import Scheme
@@ -74,7 +74,7 @@ def test_experts_are_computed_as_in_the_graph(source):
 
 def test_their_quantized_operator_computes_what_is_stored(source, tmp_path):
     """8 bits, nothing else quantized: nearly the float model, whichever way the experts are mixed."""
-    others = tuple(site.name for site in find_sites(prefill(source), 131))
+    others = tuple(site.name for site in find_quantizable_weights(prefill(source), 131))
     quantize(source, tmp_path / "q", replace(make_recipe(storage=Storage(bits=8)), exclude=others))
     ours, theirs = (Model(open_bundle(folder)).hidden(CHUNKS[:2]) for folder in (tmp_path / "q", source))
     errors = np.linalg.norm(ours - theirs, axis=-1) / np.linalg.norm(theirs, axis=-1)
@@ -106,27 +106,30 @@ def packed(codes, scales, zeros):
 
 
 def test_grams_are_those_of_the_tokens_that_an_expert_takes(source, tmp_path):
-    grams = collect_grams(open_bundle(source), CHUNKS, tmp_path)
+    hessians = collect_hessians(open_bundle(source), CHUNKS, tmp_path)
     experts = next(find_experts(prefill(source)))
     names = [experts.gate_up.name, experts.down.name]
     for name, site in zip(names, experts.sites, strict=True):
-        gram = grams.experts.read(name, 1)
-        assert gram.shape == (site.inputs, site.inputs)
-        assert np.linalg.eigvalsh(gram).min() > -1e-4 * gram.diagonal().max() > -np.inf
-    assert not np.allclose(grams.experts.read(names[0], 0), grams.experts.read(names[0], 1))
+        hessian = hessians.experts.read(name, 1)
+        assert hessian.shape == (site.inputs, site.inputs)
+        assert np.linalg.eigvalsh(hessian).min() > -1e-4 * hessian.diagonal().max() > -np.inf
+    assert not np.allclose(hessians.experts.read(names[0], 0), hessians.experts.read(names[0], 1))
 
 
 def test_gptq_loses_less_by_each_expert_s_own_tokens(source, tmp_path):
-    grams = collect_grams(open_bundle(source), CHUNKS, tmp_path).experts
+    hessians = collect_hessians(open_bundle(source), CHUNKS, tmp_path).experts
     for site in next(find_experts(prefill(source))).sites:
         stack, lost = prefill(source).initializers[site.weight].const_value, np.zeros(2)
         for expert in range(site.count):
-            weight, gram = read_part(stack, expert), grams.read(site.weight, expert)
+            weight, hessian = read_part(stack, expert), hessians.read(site.weight, expert)
             weight = np.ascontiguousarray(weight.T) if site.transposed else weight
             ways = [
-                quantize_matrix(weight, g, experts_choice(site, Scheme(4)), "gptq", np.float16)[0] for g in (gram, None)
+                quantize_matrix(weight, g, experts_choice(site, Scheme(4)), "gptq", np.float16)[0]
+                for g in (hessian, None)
             ]
-            lost += [loss(way, weight, np.eye(site.inputs, dtype=np.float32) if gram is None else gram) for way in ways]
+            lost += [
+                loss(way, weight, np.eye(site.inputs, dtype=np.float32) if hessian is None else hessian) for way in ways
+            ]
         assert lost[0] < 0.97 * lost[1]
 
 

@@ -10,15 +10,15 @@ from quantizer.calibration.data import split
 from quantizer.calibration.segments import Segment, body, empty_cache_feeds, find_cut
 from quantizer.evaluation.kl import Model, evaluate
 from quantizer.graph.graphs import load_graphs
-from quantizer.graph.sites import find_sites, transposed_weights
+from quantizer.graph.quantizable import find_quantizable_weights, transposed_weights
 from quantizer.presets import Storage, make_recipe
 from quantizer.quantize import quantize
 from quantizer.storage.float_copy import write_float_copy
 from quantizer.storage.weights_file import read_tensor
 from quantizer.transforms.discover import find_structure
-from quantizer.transforms.equivalent import Rearrangements
+from quantizer.transforms.equivalent import EquivalentTransforms
 from quantizer.transforms.permute import plan_permutations
-from quantizer.transforms.smooth import plan_folding
+from quantizer.transforms.smooth import plan_smoothing
 from runtime.bundle.bundle import open_bundle
 
 NAMES = [str(case) for case in CASES]
@@ -67,12 +67,12 @@ def test_absorbed_changes_are_exact(name, make_family, tmp_path):
     def plan(structure, read):
         bundle = open_bundle(source)
         graph = load_graphs(bundle).models["prefill.onnx"].graph
-        sites = find_sites(graph, bundle.manifest.architecture.vocab_size)
+        sites = find_quantizable_weights(graph, bundle.manifest.architecture.vocab_size)
         squares = {s.weight: rng.uniform(0.1, 10, s.inputs).astype(np.float32) for s in sites}
         assert all(read(weight).ndim == 2 for weight in transposed_weights(graph) & set(squares))
-        changes = Rearrangements()
+        changes = EquivalentTransforms()
         plan_permutations(structure, squares.get, changes)
-        plan_folding(structure, squares.get, lambda _: 0.5, changes)
+        plan_smoothing(structure, squares.get, lambda _: 0.5, changes)
         return changes
 
     write_float_copy(source, tmp_path / "copy", plan)

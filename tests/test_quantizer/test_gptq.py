@@ -16,7 +16,7 @@ SCHEMES = [Scheme(4, 32), Scheme(4, 32, symmetric=True), Scheme(4, 64), Scheme(8
 
 
 def layer(inputs=96, outputs=48, seed=0):
-    """Weights and the Gram matrix of inputs whose principal values span a factor of 50."""
+    """Weights and the Hessian of inputs whose principal values span a factor of 50."""
     rng = np.random.default_rng(seed)
     mixing = rng.standard_normal((inputs, inputs)) * np.geomspace(1, 0.02, inputs)
     x = rng.standard_normal((8 * inputs, inputs)) @ mixing.T
@@ -26,24 +26,24 @@ def layer(inputs=96, outputs=48, seed=0):
 @pytest.mark.parametrize("scheme", SCHEMES)
 def test_gptq_halves_the_error(scheme):
     """Implementations that read the wrong triangle of the factor are exactly round-to-nearest, and fail here."""
-    weight, gram = layer()
-    plain = loss(round_to_nearest(weight, scheme), weight, gram)
-    assert loss(gptq(weight, gram, scheme, np.float16), weight, gram) <= 0.55 * plain
+    weight, hessian = layer()
+    plain = loss(round_to_nearest(weight, scheme), weight, hessian)
+    assert loss(gptq(weight, hessian, scheme, np.float16), weight, hessian) <= 0.55 * plain
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)
 def test_search_beats_round_to_nearest(scheme):
-    weight, gram = layer()
-    importance = gram.diagonal()
+    weight, hessian = layer()
+    importance = hessian.diagonal()
     searched = search_matrix(weight, importance, scheme, np.float16).dequantize() - weight
     plain = round_to_nearest(weight, scheme).dequantize() - weight
     assert (np.square(searched) @ importance).sum() < 0.99 * (np.square(plain) @ importance).sum()
 
 
 def test_without_correlation_gptq_is_the_search():
-    """Nothing can make up for anything under a diagonal Gram matrix."""
-    weight, gram = layer()
-    diagonal = np.diag(gram.diagonal())
+    """Nothing can make up for anything under a diagonal Hessian."""
+    weight, hessian = layer()
+    diagonal = np.diag(hessian.diagonal())
     importance = damp(diagonal).diagonal().astype(np.float32)
     expected = search_matrix(weight, importance, Scheme(4), np.float16)
     assert np.array_equal(gptq(weight, diagonal, Scheme(4), np.float16).codes, expected.codes)
@@ -51,18 +51,18 @@ def test_without_correlation_gptq_is_the_search():
 
 @pytest.mark.parametrize("scheme", SCHEMES)
 def test_polish_never_loses(scheme):
-    weight, gram = layer()
-    before = gptq(weight, gram, scheme, np.float16)
-    after = polish(before, weight, gram, np.float16)
-    assert loss(after, weight, gram) < loss(before, weight, gram)
+    weight, hessian = layer()
+    before = gptq(weight, hessian, scheme, np.float16)
+    after = polish(before, weight, hessian, np.float16)
+    assert loss(after, weight, hessian) < loss(before, weight, hessian)
     assert np.array_equal(after.scales, after.scales.astype(np.float16).astype(np.float32))
 
 
 def test_inverse_factor():
-    _, gram = layer(inputs=150)
-    factor = inverse_factor(damp(gram))
+    _, hessian = layer(inputs=150)
+    factor = inverse_factor(damp(hessian))
     assert np.array_equal(factor, np.triu(factor))
-    np.testing.assert_allclose(factor.T @ factor @ damp(gram), np.eye(150), atol=1e-8)
+    np.testing.assert_allclose(factor.T @ factor @ damp(hessian), np.eye(150), atol=1e-8)
 
 
 @given(
@@ -73,8 +73,8 @@ def test_inverse_factor():
 )
 @settings(max_examples=25, deadline=None)
 def test_any_shape(inputs, outputs, group, bits):
-    weight, gram = layer(inputs, outputs)
-    matrix = polish(gptq(weight, gram, Scheme(bits, group), np.float16), weight, gram, np.float16, rounds=1)
+    weight, hessian = layer(inputs, outputs)
+    matrix = polish(gptq(weight, hessian, Scheme(bits, group), np.float16), weight, hessian, np.float16, rounds=1)
     assert matrix.codes.shape == weight.shape
     assert np.abs(matrix.dequantize() - weight).max() < np.abs(weight).max()
 

@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 import numpy as np
 from quantizer.calibration.data import split
-from quantizer.storage.resume import FinishedMatrices
+from quantizer.storage.resume import ResumeCache
 from quantizer.allocation.resume import MeasurementLog
 from quantizer.presets import make_recipe
 from quantizer.quantize import quantize
@@ -45,7 +45,7 @@ def run(*arguments):
 
 
 def made(folder):
-    """When each Gram matrix and quantized matrix was written."""
+    """When each Hessian and quantized matrix was written."""
     return {path: path.stat().st_mtime_ns for path in folder.rglob("*.np[yz]") if "layer" not in path.name}
 
 

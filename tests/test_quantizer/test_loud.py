@@ -6,7 +6,7 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 
-from quantizer.algorithms.outlier_channels import find_loud, refit, set_apart
+from quantizer.algorithms.outlier_channels import find_outlier_channels, refit, set_apart
 from quantizer.algorithms.registry import quantize_matrix
 from quantizer.algorithms.residual_channels import effective
 from quantizer.calibration.data import split
@@ -14,9 +14,9 @@ from quantizer.evaluation.kl import Model, evaluate
 from quantizer.graph.graphs import load_graphs
 from quantizer.presets import make_recipe
 from quantizer.quantize import quantize
-from quantizer.recipe import Choice, Scheme
+from quantizer.recipe import QuantConfig, Scheme
 from quantizer.storage.float_copy import write_float_copy
-from quantizer.transforms.equivalent import Rearrangements
+from quantizer.transforms.equivalent import EquivalentTransforms
 from quantizer.transforms.smooth import scale_norm
 from runtime.bundle.bundle import open_bundle
 
@@ -26,7 +26,7 @@ RECIPE = replace(make_recipe(budget=9.0), polish=1)
 
 
 def layer(loudness, quietness=1.0):
-    """A matrix and the Gram matrix of inputs two of which are louder, and their weights smaller."""
+    """A matrix and the Hessian of inputs two of which are louder, and their weights smaller."""
     rng = np.random.default_rng(0)
     x, weight = rng.standard_normal((2000, 128)), rng.standard_normal((48, 128)).astype(np.float32)
     x[:, LOUD] *= loudness
@@ -35,36 +35,36 @@ def layer(loudness, quietness=1.0):
 
 
 def test_inputs_alike_need_nothing():
-    assert not len(find_loud(*layer(1)))
+    assert not len(find_outlier_channels(*layer(1)))
 
 
 def test_loud_inputs_with_the_most_of_the_output_need_nothing():
     """What their block loses is little beside what they bring."""
-    assert not len(find_loud(*layer(100)))
+    assert not len(find_outlier_channels(*layer(100)))
 
 
 def test_loud_inputs_with_small_weights_are_found():
-    assert find_loud(*layer(1000, 1000)).tolist() == LOUD
+    assert find_outlier_channels(*layer(1000, 1000)).tolist() == LOUD
 
 
 def test_a_matrix_that_reads_nothing_needs_nothing():
-    assert not len(find_loud(np.ones((4, 64), np.float32), np.zeros((64, 64), np.float32)))
+    assert not len(find_outlier_channels(np.ones((4, 64), np.float32), np.zeros((64, 64), np.float32)))
 
 
 def test_they_make_up_for_what_the_codes_of_the_others_lose():
-    weight, gram = layer(30)
+    weight, hessian = layer(30)
     mixed = np.eye(128, dtype=np.float32) + 0.1 * np.random.default_rng(1).standard_normal((128, 128)).astype("f")
-    gram, loud = mixed @ gram @ mixed.T, np.array(LOUD)
-    quiet, left = set_apart(weight, gram, loud)
-    values = effective(*quantize_matrix(quiet, left, Choice(Scheme(4, 32)), "gptq", np.float16))
+    hessian, loud = mixed @ hessian @ mixed.T, np.array(LOUD)
+    quiet, left = set_apart(weight, hessian, loud)
+    values = effective(*quantize_matrix(quiet, left, QuantConfig(Scheme(4, 32)), "gptq", np.float16))
     assert not values[:, loud].any()
 
     def lost(columns):
         difference = weight - values
         difference[:, loud] = weight[:, loud] - columns.T
-        return np.vdot(difference @ gram, difference)
+        return np.vdot(difference @ hessian, difference)
 
-    assert lost(refit(weight, gram, loud, values).values) < 0.98 * lost(weight[:, loud].T)
+    assert lost(refit(weight, hessian, loud, values).values) < 0.98 * lost(weight[:, loud].T)
 
 
 @pytest.fixture(scope="module")
@@ -72,7 +72,7 @@ def loud_bundle(tiny_bundle, tmp_path_factory):
     """The tiny model, two channels behind each norm a thousand times as loud and their weights as much smaller."""
 
     def plan(structure, read):
-        changes = Rearrangements()
+        changes = EquivalentTransforms()
         for norm in structure.norms:
             scale = np.ones(len(read(norm.vectors[0])))
             scale[LOUD] = 1e-3
@@ -86,7 +86,7 @@ def loud_bundle(tiny_bundle, tmp_path_factory):
 
 def made(source, target, monkeypatch=None):
     if monkeypatch:
-        monkeypatch.setattr("quantizer.plan.find_loud", lambda *_: np.zeros(0, np.int64))
+        monkeypatch.setattr("quantizer.plan.find_outlier_channels", lambda *_: np.zeros(0, np.int64))
     quantize(source, target, RECIPE, text=TEXT)
     return open_bundle(target)
 

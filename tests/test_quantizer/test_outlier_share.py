@@ -10,7 +10,7 @@ from quantizer.evaluation.kl import Model, evaluate
 from quantizer.presets import Storage, make_recipe
 from quantizer.quantize import quantize
 from quantizer.storage.float_copy import write_float_copy
-from quantizer.transforms.equivalent import Axis, Rearrangements
+from quantizer.transforms.equivalent import Axis, EquivalentTransforms
 from runtime.bundle.bundle import open_bundle
 
 CHUNKS = np.random.default_rng(3).integers(3, 320, (6, 48))
@@ -25,7 +25,7 @@ def loud(tiny_bundle, tmp_path_factory):
     """A bundle in which one matrix reads six inputs that are louder than the others; attention adds little to it."""
 
     def plan(structure, read):
-        changes, rows = Rearrangements(), np.ones((2, 96))
+        changes, rows = EquivalentTransforms(), np.ones((2, 96))
         rows[1, :6] = 30
         changes.change_outputs(structure.gates[0].gate_up, Axis(scale=rows.ravel()))
         changes.change_outputs(structure.attentions[0].o, Axis(scale=np.full(64, 0.02)))

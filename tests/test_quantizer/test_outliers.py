@@ -5,9 +5,9 @@ import pytest
 
 from quantizer.algorithms.gptq import damp
 from quantizer.algorithms.registry import quantize_matrix
-from quantizer.algorithms.residual_channels import choose_outliers, effective
+from quantizer.algorithms.residual_channels import choose_residual_channels, effective
 from quantizer.algorithms.rtn import round_to_nearest
-from quantizer.recipe import Choice, Scheme
+from quantizer.recipe import QuantConfig, Scheme
 
 
 def layer(inputs, outputs=40, loud=(3, 17)):
@@ -17,23 +17,25 @@ def layer(inputs, outputs=40, loud=(3, 17)):
     return rng.standard_normal((outputs, inputs)).astype(np.float32), (x.T @ x / 500).astype(np.float32)
 
 
-def error(weight, gram, choice):
-    matrix, index = quantize_matrix(weight, gram, choice, "gptq", np.float16)
+def error(weight, hessian, choice):
+    matrix, index = quantize_matrix(weight, hessian, choice, "gptq", np.float16)
     difference = weight - effective(matrix, index)
-    return np.vdot(difference @ gram, difference)
+    return np.vdot(difference @ hessian, difference)
 
 
 @pytest.mark.parametrize("inputs", [64, 72])
 def test_loud_inputs_are_chosen_and_kept(inputs):
-    weight, gram = layer(inputs)
-    assert {3, 17} <= set(choose_outliers(weight, gram.diagonal(), Scheme(4, 16), 16).tolist())
-    assert error(weight, gram, Choice(Scheme(4, 16), 16)) < 0.4 * error(weight, gram, Choice(Scheme(4, 16)))
+    weight, hessian = layer(inputs)
+    assert {3, 17} <= set(choose_residual_channels(weight, hessian.diagonal(), Scheme(4, 16), 16).tolist())
+    assert error(weight, hessian, QuantConfig(Scheme(4, 16), 16)) < 0.4 * error(
+        weight, hessian, QuantConfig(Scheme(4, 16))
+    )
 
 
 def test_filler_reads_nothing():
     """72 inputs leave half a group of 16 open: the second codes begin behind it."""
-    weight, gram = layer(72)
-    matrix, index = quantize_matrix(weight, gram, Choice(Scheme(4, 16), 16), "gptq", np.float16)
+    weight, hessian = layer(72)
+    matrix, index = quantize_matrix(weight, hessian, QuantConfig(Scheme(4, 16), 16), "gptq", np.float16)
     assert matrix.codes.shape == (40, 96)
     assert not matrix.dequantize()[:, 72:80].any()
     assert index[:8].tolist() == [0] * 8
@@ -49,9 +51,9 @@ def test_effective_weights_add_both_codes():
 
 def test_outliers_fill_groups():
     with pytest.raises(ValueError, match="multiple of the group size"):
-        Choice(Scheme(4, 32), 40)
+        QuantConfig(Scheme(4, 32), 40)
 
 
 def test_damping_keeps_the_order():
-    _, gram = layer(64)
-    assert damp(gram).diagonal().argmax() == gram.diagonal().argmax()
+    _, hessian = layer(64)
+    assert damp(hessian).diagonal().argmax() == hessian.diagonal().argmax()

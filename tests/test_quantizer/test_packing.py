@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from quantizer.algorithms.grid_search import search_matrix
 from quantizer.algorithms.rtn import round_to_nearest
-from quantizer.recipe import BITS, GROUP_SIZES, SCALE_BITS, Choice, Scheme
+from quantizer.recipe import BITS, GROUP_SIZES, SCALE_BITS, QuantConfig, Scheme
 from quantizer.storage.matrix import QuantizedMatrix
 from quantizer.storage.packing import pack, packed_bytes
 from quantizer.storage.scales import plan_scales
@@ -48,7 +48,7 @@ def test_unpacking_is_exact_for_any_shape(scheme, rows, inputs, seed):
     packed = pack(matrix, np.float16)
     read = dequantize_packed(packed, scheme.bits, scheme.group_size, inputs)
     assert np.array_equal(read, matrix.dequantize())
-    assert packed.nbytes == packed_bytes(rows, inputs, Choice(scheme), 2)
+    assert packed.nbytes == packed_bytes(rows, inputs, QuantConfig(scheme), 2)
 
 
 def test_scales_of_eight_bits_cost_little():

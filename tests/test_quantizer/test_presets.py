@@ -6,7 +6,7 @@ import pytest
 
 from quantizer.gate import parse_gate
 from quantizer.presets import PRESETS, Storage, make_recipe, read_recipe
-from quantizer.recipe import Choice, Scheme
+from quantizer.recipe import QuantConfig, Scheme
 from runtime.bundle.manifest import Quality
 from runtime.errors import QuantizationError
 
@@ -18,16 +18,16 @@ def test_nothing_said_is_the_balanced_preset():
 
 def test_storage_is_taken_at_its_word_and_needs_no_text():
     recipe = make_recipe(storage=Storage(bits=8, group_size=64))
-    assert recipe.linear == Choice(Scheme(8, 64))
+    assert recipe.linear == QuantConfig(Scheme(8, 64))
     assert (recipe.budget, recipe.needs_text) == (None, False)
     assert make_recipe(method="gptq", storage=Storage(bits=4, outliers=32)).linear.outliers == 32
-    assert make_recipe(method="gptq", storage=Storage(bits=8)).linear == Choice(Scheme(8, 32, True, scale_bits=8))
+    assert make_recipe(method="gptq", storage=Storage(bits=8)).linear == QuantConfig(Scheme(8, 32, True, scale_bits=8))
 
 
 def test_outliers_mean_gptq():
     assert make_recipe(storage=Storage(bits=4, outliers=32)) == make_recipe(method="gptq", storage=Storage(outliers=32))
     auto = make_recipe(storage=Storage(bits=4, group_size=64, outliers="auto"))
-    assert (auto.method, auto.linear, auto.outlier_share) == ("gptq", Choice(Scheme(4, 64, scale_bits=8)), 0.03)
+    assert (auto.method, auto.linear, auto.outlier_share) == ("gptq", QuantConfig(Scheme(4, 64, scale_bits=8)), 0.03)
     assert make_recipe(storage=Storage(outliers=0)).method == "search"
 
 

@@ -12,7 +12,7 @@ from quantizer.calibration.data import split
 from quantizer.evaluation.kl import Model, evaluate
 from quantizer.graph.graphs import load_graphs
 from quantizer.quantize import quantize
-from quantizer.recipe import Choice, Recipe, Scheme
+from quantizer.recipe import QuantConfig, Recipe, Scheme
 from quantizer.storage.unpacking import dequantize_packed
 from quantizer.storage.weights_file import read_tensor
 from runtime.bundle import json_codec
@@ -20,9 +20,9 @@ from runtime.bundle.bundle import open_bundle
 from runtime.errors import BundleError, QuantizationError
 from runtime.ort.session import open_session
 
-TABLE = Choice(Scheme(8, 32, symmetric=True))
-INT4 = Recipe(Choice(Scheme(4, 32)), TABLE)
-INT8 = Recipe(Choice(Scheme(8, 32)), TABLE)
+TABLE = QuantConfig(Scheme(8, 32, symmetric=True))
+INT4 = Recipe(QuantConfig(Scheme(4, 32)), TABLE)
+INT8 = Recipe(QuantConfig(Scheme(8, 32)), TABLE)
 
 
 def logits(folder, ids):
@@ -131,7 +131,7 @@ def test_a_quantized_bundle_is_refused(int4, tmp_path):
 
 def test_nothing_is_stored_larger(tiny_bundle, tmp_path):
     """Group 256 over 64 inputs would store four times the codes: 8 bits then grow to the float size."""
-    result = quantize(tiny_bundle, tmp_path / "q", Recipe(Choice(Scheme(8, 256)), TABLE))
+    result = quantize(tiny_bundle, tmp_path / "q", Recipe(QuantConfig(Scheme(8, 256)), TABLE))
     grown = [o for o in result.outcomes if o.tensor is None]
     assert grown
     assert all("would grow" in o.reason and o.site.inputs == 64 for o in grown)
@@ -163,10 +163,10 @@ PEAK = """
 import sys
 from pathlib import Path
 from quantizer.quantize import quantize
-from quantizer.recipe import Choice, Recipe, Scheme
+from quantizer.recipe import QuantConfig, Recipe, Scheme
 from runtime.host.memory import peak_memory
 before = peak_memory()
-quantize(Path(sys.argv[1]), Path(sys.argv[2]), Recipe(Choice(Scheme(4)), Choice(Scheme(8, 32, symmetric=True))))
+quantize(Path(sys.argv[1]), Path(sys.argv[2]), Recipe(QuantConfig(Scheme(4)), QuantConfig(Scheme(8, 32, symmetric=True))))
 print(peak_memory() - before)
 """
 
@@ -178,12 +178,12 @@ def test_one_tensor_in_memory_at_a_time(tiny_bundle, tmp_path):
     assert int(done.stdout) < 40e6  # nothing grows with the model but its largest tensor
 
 
-GPTQ = Recipe(Choice(Scheme(4, 32), 32), TABLE, method="gptq", permute=True, fold=True, polish=1)
+GPTQ = Recipe(QuantConfig(Scheme(4, 32), 32), TABLE, method="gptq", permute=True, fold=True, polish=1)
 CHUNKS = np.random.default_rng(2).integers(3, 320, (8, 64))
 TEXT = split("random", CHUNKS)
 
 
-@pytest.mark.parametrize("table", [Choice(Scheme(8, 32, True)), Choice(Scheme(4, 32, True), 32)])
+@pytest.mark.parametrize("table", [QuantConfig(Scheme(8, 32, True)), QuantConfig(Scheme(4, 32, True), 32)])
 def test_gptq_loses_less_than_round_to_nearest(tiny_bundle, tmp_path, table):
     quantize(tiny_bundle, tmp_path / "gptq", replace(GPTQ, table=table), text=TEXT)
     quantize(tiny_bundle, tmp_path / "rtn", replace(INT4, table=replace(table, outliers=0)))
@@ -197,7 +197,7 @@ def test_gptq_loses_less_than_round_to_nearest(tiny_bundle, tmp_path, table):
 
 def test_prefill_and_decode_agree_after_gptq(tiny_bundle, tmp_path):
     """One token at a time through decode.onnx gives what prefill.onnx gives."""
-    quantize(tiny_bundle, tmp_path / "q", replace(GPTQ, table=Choice(Scheme(4, 32, True), 32)), text=TEXT)
+    quantize(tiny_bundle, tmp_path / "q", replace(GPTQ, table=QuantConfig(Scheme(4, 32, True), 32)), text=TEXT)
     expected = logits(tmp_path / "q", [5, 6, 7])
     session, cache = open_session(tmp_path / "q" / "decode.onnx"), {}
     for past, token in enumerate([5, 6, 7]):

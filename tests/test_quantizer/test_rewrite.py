@@ -8,8 +8,8 @@ import pytest
 from quantizer.algorithms.registry import NO_OUTLIERS
 from quantizer.algorithms.rtn import round_to_nearest
 from quantizer.graph.graphs import save_graph
+from quantizer.graph.quantizable import find_quantizable_weights
 from quantizer.graph.rewrite import rewrite_graph
-from quantizer.graph.sites import find_sites
 from quantizer.recipe import Scheme
 from quantizer.storage.scales import plan_scales
 from quantizer.storage.storing import store_codes
@@ -48,7 +48,7 @@ def quantize(onnx, folder, scheme, accuracy_level=0):
     """Quantize every site; return the file and the dequantized weights [N, K] by name."""
     stored, dequantized = {}, {}
     with WeightsWriter(folder / "weights.bin") as writer:
-        for site in list(find_sites(onnx.graph, vocab_size=50)):
+        for site in list(find_quantizable_weights(onnx.graph, vocab_size=50)):
             array = onnx.graph.initializers[site.weight].const_value.numpy()
             weight = np.ascontiguousarray(array.T if site.transposed else array)
             matrix = round_to_nearest(weight, scheme, plan_scales(weight, scheme, np.float16))
@@ -126,6 +126,6 @@ def test_tied_table_is_shared(tmp_path, scheme, hidden):
 def test_a_matrix_used_in_another_way_is_left_alone():
     x = value("x", shape=["batch", 8])
     w = value("w", np.ones((8, 8), np.float32))
-    turned = ir.node("Transpose", [w], name="t")
-    onnx = model([x], [turned, ir.node("MatMul", [x, turned.outputs[0]], name="m")], [w])
-    assert list(find_sites(onnx.graph, vocab_size=50)) == []
+    transposed = ir.node("Transpose", [w], name="t")
+    onnx = model([x], [transposed, ir.node("MatMul", [x, transposed.outputs[0]], name="m")], [w])
+    assert list(find_quantizable_weights(onnx.graph, vocab_size=50)) == []

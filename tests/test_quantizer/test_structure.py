@@ -7,9 +7,9 @@ from quantizer.evaluation.kl import Model
 from quantizer.graph.graphs import load_graphs
 from quantizer.storage.float_copy import write_float_copy
 from quantizer.transforms.discover import find_structure
-from quantizer.transforms.equivalent import Axis, Rearrangements
+from quantizer.transforms.equivalent import Axis, EquivalentTransforms
 from quantizer.transforms.permute import plan_permutations
-from quantizer.transforms.smooth import plan_folding
+from quantizer.transforms.smooth import plan_smoothing
 from runtime.bundle.bundle import open_bundle
 
 IDS = np.array([[5, 6, 7, 8, 9, 10, 11, 12]])
@@ -53,12 +53,12 @@ def test_a_llama_is_recognised(tiny_bundle):
 @pytest.mark.parametrize("steps", ["permute", "fold", "both"])
 def test_absorbed_changes_are_exact(tiny_bundle, tmp_path, steps):
     def plan(structure, _read):
-        changes = Rearrangements()
+        changes = EquivalentTransforms()
         squares = random_squares(input_sizes(structure))
         if steps != "fold":
             plan_permutations(structure, squares, changes)
         if steps != "permute":
-            plan_folding(structure, squares, lambda _: 0.5, changes)
+            plan_smoothing(structure, squares, lambda _: 0.5, changes)
         return changes
 
     write_float_copy(tiny_bundle, tmp_path / "copy", plan)

@@ -4,36 +4,38 @@ from dataclasses import replace
 
 import pytest
 
-from quantizer.allocation.candidates import choice_for, schemes_of, ways_of
-from quantizer.graph.sites import Site
+from quantizer.allocation.candidates import candidates_of, choice_for, schemes_of
+from quantizer.graph.quantizable import QuantizableWeight
 from quantizer.presets import Storage, make_recipe
 from quantizer.recipe import GROUP_SIZES
 
-MATRIX = Site("down", "down.weight", "linear", 576, 1536, transposed=True)
-TABLE = Site("embed", "embed.weight", "table", 49152, 576, transposed=False)
-EXPERTS = Site("up", "up.weight", "experts", 64, 64, transposed=False, count=4, operator="experts", divisor=64)
+MATRIX = QuantizableWeight("down", "down.weight", "linear", 576, 1536, transposed=True)
+TABLE = QuantizableWeight("embed", "embed.weight", "table", 49152, 576, transposed=False)
+EXPERTS = QuantizableWeight(
+    "up", "up.weight", "experts", 64, 64, transposed=False, count=4, operator="experts", divisor=64
+)
 AUTO = make_recipe(storage=Storage(bits=4, outliers="auto"))
 
 
 @pytest.mark.parametrize("size", GROUP_SIZES)
 def test_outliers_fill_groups_of_the_recipe_s_own_scheme(size):
     recipe = make_recipe(storage=Storage(bits=4, group_size=size, outliers="auto"))
-    ways = ways_of(MATRIX, recipe)
+    ways = candidates_of(MATRIX, recipe)
     assert {way.scheme for way in ways} == {recipe.linear.scheme}
     assert [way.outliers for way in ways][:3] == [0, size, 2 * size]
     assert max(way.outliers for way in ways) <= 768
 
 
 def test_only_four_bits_get_outliers():
-    assert [way.outliers for way in ways_of(TABLE, AUTO)] == [0]
+    assert [way.outliers for way in candidates_of(TABLE, AUTO)] == [0]
     table = replace(AUTO.table, scheme=replace(AUTO.table.scheme, bits=4))
-    assert [way.outliers for way in ways_of(TABLE, replace(AUTO, table=table))][:2] == [0, 32]
-    assert len(ways_of(MATRIX, make_recipe(storage=Storage(bits=8, outliers="auto")))) == 1
-    assert ways_of(EXPERTS, AUTO) == [choice_for(EXPERTS, AUTO)]
+    assert [way.outliers for way in candidates_of(TABLE, replace(AUTO, table=table))][:2] == [0, 32]
+    assert len(candidates_of(MATRIX, make_recipe(storage=Storage(bits=8, outliers="auto")))) == 1
+    assert candidates_of(EXPERTS, AUTO) == [choice_for(EXPERTS, AUTO)]
 
 
 @pytest.mark.parametrize("site", [MATRIX, TABLE, EXPERTS])
 def test_what_is_measured_serves_every_recipe_of_these_schemes(site):
     budget = replace(AUTO, outlier_share=None, budget=5.0)
     assert schemes_of(site, budget) == schemes_of(site, AUTO)
-    assert {way.scheme for recipe in (AUTO, budget) for way in ways_of(site, recipe)} <= schemes_of(site, AUTO)
+    assert {way.scheme for recipe in (AUTO, budget) for way in candidates_of(site, recipe)} <= schemes_of(site, AUTO)

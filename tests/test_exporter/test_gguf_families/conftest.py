@@ -173,8 +173,8 @@ def split_parts(tensors: Tensors, config: Any) -> Tensors:
 
 def oriented(name: str, values: np.ndarray) -> np.ndarray:
     """gpt-oss' packed experts are [in, out]."""
-    turned = name.endswith(("experts.gate_proj", "experts.up_proj", "experts.down_proj"))
-    return np.ascontiguousarray(values.swapaxes(-1, -2) if turned else values)
+    transposed = name.endswith(("experts.gate_proj", "experts.up_proj", "experts.down_proj"))
+    return np.ascontiguousarray(values.swapaxes(-1, -2) if transposed else values)
 
 
 def tiled(config: Any, name: str, values: np.ndarray) -> np.ndarray:

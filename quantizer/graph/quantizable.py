@@ -10,7 +10,7 @@ Use = Literal["matmul", "gemm", "gather"]
 
 
 @dataclass(frozen=True)
-class Site:
+class QuantizableWeight:
     """One weight matrix that can be quantized, or a stack of them, one for each expert.
 
     Attributes:
@@ -42,7 +42,7 @@ class Site:
         return self.operator or self.weight
 
 
-def find_sites(graph: ir.Graph, vocab_size: int) -> Iterator[Site]:
+def find_quantizable_weights(graph: ir.Graph, vocab_size: int) -> Iterator[QuantizableWeight]:
     """All matrices of one graph that only MatMul, Gemm (`transB`) and Gather (axis 0) use."""
     for value in graph.initializers.values():
         uses = [use_of(node, value) for node in value.consumers()]
@@ -50,7 +50,7 @@ def find_sites(graph: ir.Graph, vocab_size: int) -> Iterator[Site]:
         if not uses or None in uses or not same_layout or not is_matrix(value):
             continue
         if not _is_left_out(value, uses, vocab_size):
-            yield _site(value, set(uses), vocab_size)
+            yield _quantizable_weight(value, set(uses), vocab_size)
 
 
 def transposed_weights(graph: ir.Graph) -> set[str]:
@@ -76,12 +76,12 @@ def use_of(node: ir.Node, weight: ir.Value) -> Use | None:
     return None
 
 
-def merge_sites(graphs: Iterable[Iterable[Site]]) -> list[Site]:
+def merge_quantizable_weights(graphs: Iterable[Iterable[QuantizableWeight]]) -> list[QuantizableWeight]:
     """Sites of several graphs over the same weights, each once, in order of first appearance.
 
     A weight that two graphs use differently (multiplied in one, gathered too in the other) keeps the wider role.
     """
-    merged: dict[str, Site] = {}
+    merged: dict[str, QuantizableWeight] = {}
     for sites in graphs:
         for site in sites:
             known = merged.setdefault(site.weight, site)
@@ -118,11 +118,11 @@ def _is_left_out(value: ir.Value, uses: Sequence[Use | None], vocab_size: int) -
     return router or ("gather" in uses and value.const_value.shape.numpy()[0] != vocab_size)
 
 
-def _site(value: ir.Value, uses: set[Use | None], vocab_size: int) -> Site:
+def _quantizable_weight(value: ir.Value, uses: set[Use | None], vocab_size: int) -> QuantizableWeight:
     assert value.name is not None
     assert value.const_value is not None
     first, second = value.const_value.shape.numpy()
     transposed = "matmul" in uses
     rows, inputs = (second, first) if transposed else (first, second)
     role: Literal["linear", "table"] = "table" if "gather" in uses or rows == vocab_size else "linear"
-    return Site(value.name.removesuffix(".weight"), value.name, role, rows, inputs, transposed)
+    return QuantizableWeight(value.name.removesuffix(".weight"), value.name, role, rows, inputs, transposed)
