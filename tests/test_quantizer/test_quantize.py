@@ -166,7 +166,8 @@ from quantizer.quantize import quantize
 from quantizer.recipe import QuantConfig, Recipe, Scheme
 from runtime.host.memory import peak_memory
 before = peak_memory()
-quantize(Path(sys.argv[1]), Path(sys.argv[2]), Recipe(QuantConfig(Scheme(4)), QuantConfig(Scheme(8, 32, symmetric=True))))
+recipe = Recipe(QuantConfig(Scheme(4)), QuantConfig(Scheme(8, 32, symmetric=True)))
+quantize(Path(sys.argv[1]), Path(sys.argv[2]), recipe)
 print(peak_memory() - before)
 """
 
