@@ -1,7 +1,6 @@
 """`onnxlm export`: the command line over exporter.export."""
 
 import json
-import sys
 from collections import Counter
 from dataclasses import asdict
 from pathlib import Path
@@ -9,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from runtime.cli.progress import progress
 from runtime.host.memory import peak_memory
 
 if TYPE_CHECKING:
@@ -123,7 +123,7 @@ def export(source: Path, output: Path, kind: str, copy_weights: bool, as_json: b
         raise click.UsageError("--copy-weights belongs to --format genai; a bundle has weights of its own.")
     from .export import export as run_export
 
-    with _Bar() as bar:
+    with progress("exporting") as bar:
         report = run_export(source, output, ExportOptions(**options), bar, on_estimate=_say_estimate)
     click.echo(json.dumps(_summary(report), indent=1) if as_json else _text(report))
 
@@ -131,7 +131,7 @@ def export(source: Path, output: Path, kind: str, copy_weights: bool, as_json: b
 def _export_genai(source: Path, output: Path, options: "ExportOptions", copy_weights: bool, as_json: bool) -> None:
     from .genai.folder import export_genai
 
-    with _Bar() as bar:
+    with progress("exporting") as bar:
         report = export_genai(source, output, options, bar, copy_weights=copy_weights)
     if as_json:
         click.echo(json.dumps({**asdict(report), "folder": str(report.folder)}))
@@ -206,25 +206,3 @@ def _verification_text(report: "ExportReport") -> str:
     else:
         text = f"verified against {'the module itself' if verification.method == 'module' else 'transformers'}"
     return f"{text}: largest logit difference {verification.max_difference:.1e}"
-
-
-class _Bar:
-    """Progress on stderr, shown only on a terminal."""
-
-    def __enter__(self) -> "_Bar":
-        from rich.console import Console
-        from rich.progress import Progress
-
-        self._progress = Progress(console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty())
-        self._progress.start()
-        self._tasks: dict[str, Any] = {}
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._progress.stop()
-
-    def __call__(self, phase: str, done: int, total: int) -> None:
-        task = self._tasks.get(phase)
-        if task is None:
-            task = self._tasks[phase] = self._progress.add_task(phase)
-        self._progress.update(task, completed=done, total=total)

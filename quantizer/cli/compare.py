@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from runtime.cli.progress import progress as show_progress
 from runtime.errors import QuantizationError
 
 _PATH = click.Path(path_type=Path)
@@ -40,14 +41,13 @@ def compare(
     from ..evaluation.compare import compare as measure
     from ..evaluation.report import COLUMNS, cells, comparison_report
     from ..summary import columns
-    from .progress import progress_bar
 
     if (reference is None) != (text is None):
         raise QuantizationError("quality needs both --reference and --text; leave out both for size and speed only.")
     chosen = None
     if reference is not None and text is not None:
         chosen = text_to_measure(text, open_bundle(reference), tokens)
-    with progress_bar("comparing") as progress:
+    with show_progress("comparing") as progress:
         rows = measure(folders, reference, chosen, repeat, progress)
     if html:
         html.write_text(comparison_report(rows), encoding="utf-8")

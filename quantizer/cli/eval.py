@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from runtime.cli.progress import progress as show_progress
 from runtime.errors import QuantizationError
 
 if TYPE_CHECKING:
@@ -54,13 +55,12 @@ def evaluate(
     from ..evaluation.quality import activation_rounding, as_quality, measure_scores
     from ..evaluation.report import evaluation_report
     from ..gate import parse_gate
-    from .progress import progress_bar
 
     gate = parse_gate(fail_if) if fail_if else None
     ours, theirs = open_bundle(folder), open_bundle(reference)
     _require_same_model(ours, theirs)
     chosen = text_to_measure(text, theirs, tokens, context)
-    with progress_bar("evaluating") as progress:
+    with show_progress("evaluating") as progress:
         scores = measure_scores(ours, theirs, chosen, progress)
         rounding = activation_rounding(ours, chosen)
         asked = compare_probes(folder, reference, _RECALL, progress) if abilities else []

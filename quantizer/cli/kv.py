@@ -6,6 +6,8 @@ from pathlib import Path
 
 import click
 
+from runtime.cli.progress import progress as show_progress
+
 _PATH = click.Path(path_type=Path)
 
 
@@ -42,10 +44,9 @@ def quantize_kv(
 
     from ..calibration.data import read_chunks, split, write_own_text
     from ..kv_cache.quantize import quantize_cache
-    from .progress import progress_bar
 
     bundle = open_bundle(source)
-    with progress_bar("quantizing the cache") as progress:
+    with show_progress("quantizing the cache") as progress:
         if calibration == "self":
             progress("writing calibration text", 0, 1)
             text = split("self", write_own_text(bundle.folder, calibration_tokens, seed))

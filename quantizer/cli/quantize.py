@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from runtime.cli.progress import progress as show_progress
 from runtime.errors import QuantizationError
 
 if TYPE_CHECKING:
@@ -87,11 +88,10 @@ def quantize(
     from ..gate import parse_gate
     from ..quantize import quantize as run
     from ..quantize import work_beside
-    from .progress import progress_bar
 
     recipe = _recipe(recipe_file, **choices)
     gate = parse_gate(fail_if) if fail_if else None
-    with _telling_what_is_kept(work or work_beside(output)), progress_bar("quantizing") as progress:
+    with _telling_what_is_kept(work or work_beside(output)), show_progress("quantizing") as progress:
         result = run(source, output, recipe, gate=gate, work=work, overwrite=overwrite, progress=progress)
     if as_json:
         click.echo(json.dumps(_as_data(result), indent=1))

@@ -1,6 +1,10 @@
 """The `onnxlm` command: a table of subcommands, each imported only when it is called."""
 
+import difflib
+import errno
 import importlib
+import logging
+import os
 import sys
 from typing import Any
 
@@ -28,6 +32,19 @@ COMMANDS: dict[str, tuple[str, str, str, str]] = {
     "plan": ("runtime.cli.plan", "plan", "cpu", "Show how many users fit, and the speed memory allows."),
     "doctor": ("runtime.cli.doctor", "doctor", "cpu", "Show what this machine can run, and what is missing."),
 }
+_INTERRUPTED = 130  # what shells report for a program that Ctrl-C ended
+_PIPE_CLOSED = 141
+_NO_ADVICE = "Check the path, its permissions and the free space."
+_ADVICE = {
+    errno.ENOSPC: "The disk is full: free some space, or choose another folder.",
+    errno.EDQUOT: "The disk quota is used up: free some space, or choose another folder.",
+    errno.EACCES: "You may not write or read there: choose another path, or change its permissions.",
+    errno.EPERM: "You may not write or read there: choose another path, or change its permissions.",
+    errno.EROFS: "That file system is read-only: choose another path.",
+    errno.ENOENT: "Check the path: a folder on the way to it does not exist.",
+    errno.ENOTDIR: "Check the path: a part of it is a file, not a folder.",
+    errno.EISDIR: "That is a folder: name a file.",
+}
 
 
 class LazyGroup(click.Group):
@@ -48,7 +65,18 @@ class LazyGroup(click.Group):
             raise click.ClickException(
                 f"`onnxlm {cmd_name}` needs the package {error.name!r}: pip install 'onnxlm[{extra}]'"
             ) from error
+        if not any(parameter.name == "quiet" for parameter in command.params):
+            command.params += [_quiet_option(), _verbose_option()]
         return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """As click's, but a misspelled command is told what it may have been."""
+        near = difflib.get_close_matches(args[0], COMMANDS, n=1)
+        if near and near[0] != args[0]:
+            ctx.fail(f"No such command {args[0]!r}. Did you mean {near[0]!r}?")
+        return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the help lines from the table, importing nothing."""
@@ -56,20 +84,75 @@ class LazyGroup(click.Group):
             formatter.write_dl([(name, line) for name, (_, _, _, line) in COMMANDS.items()])
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run the command; our errors become one line on stderr and their exit code, never a traceback."""
+        """Run the command; what can go wrong becomes one line on stderr and an exit code, never a traceback."""
         try:
-            return super().invoke(ctx)
+            result = super().invoke(ctx)
+            sys.stdout.flush()  # a full disk is found here, not after the exit code is decided
+            return result
         except OnnxlmError as error:
-            raise _Failure(error) from error
+            raise _Failure(str(error), error.exit_code) from error
         except BrokenPipeError:
-            sys.stderr.close()  # the reader went away: nothing to say, and nowhere to say it
-            sys.exit(141)
+            _drop_output()  # the reader went away: nothing to say, and nowhere to say it
+            sys.exit(_PIPE_CLOSED)
+        except KeyboardInterrupt:
+            click.echo("Interrupted.", err=True)
+            sys.exit(_INTERRUPTED)
+        except MemoryError as error:
+            words = "Out of memory. Close other programs, or choose a smaller model, --context or --concurrency."
+            raise _Failure(words) from error
+        except OSError as error:
+            if error.errno is None:
+                raise
+            _drop_output()
+            raise _Failure(_system_words(error)) from error
 
 
 class _Failure(click.ClickException):
-    def __init__(self, error: OnnxlmError) -> None:
-        super().__init__(str(error))
-        self.exit_code = error.exit_code  # type: ignore[misc]  # click declares it per class, ours is per error
+    def __init__(self, message: str, exit_code: int = 1) -> None:
+        super().__init__(message)
+        self.exit_code = exit_code  # type: ignore[misc]  # click declares it per class, ours is per error
+
+
+def _system_words(error: OSError) -> str:
+    """An error of the operating system as what, where and what to do."""
+    where = f"{error.filename}: " if error.filename is not None else ""
+    advice = _ADVICE.get(error.errno or 0, _NO_ADVICE)
+    return f"{where}{error.strerror}. {advice}"
+
+
+def _drop_output() -> None:
+    """Let the interpreter's last flush of standard output go nowhere instead of failing once more."""
+    try:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except (OSError, ValueError):  # there is no such descriptor, as in tests
+        return
+
+
+def _quiet_option() -> click.Option:
+    return click.Option(
+        ["-q", "--quiet"],
+        is_flag=True,
+        expose_value=False,
+        callback=lambda ctx, _, wanted: _set_verbosity(ctx, quiet=True) if wanted else None,
+        help="No progress and no warnings on stderr.",
+    )
+
+
+def _verbose_option() -> click.Option:
+    return click.Option(
+        ["-v", "--verbose"],
+        count=True,
+        expose_value=False,
+        callback=lambda ctx, _, count: _set_verbosity(ctx, level=count) if count else None,
+        help="Log what happens on stderr; -vv logs more.",
+    )
+
+
+def _set_verbosity(context: click.Context, level: int = 0, *, quiet: bool = False) -> None:
+    context.find_root().meta["onnxlm.quiet"] = quiet
+    chosen = logging.ERROR if quiet else logging.INFO if level == 1 else logging.DEBUG
+    logging.basicConfig(format="%(levelname)s %(name)s: %(message)s", stream=sys.stderr)
+    logging.getLogger("onnxlm").setLevel(chosen)
 
 
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
@@ -79,7 +162,8 @@ def main() -> None:
 
     \b
     Example:
+      onnxlm run SmolLM2-135M-Instruct.gguf "Why is the sky blue?"
       onnxlm export SmolLM2-135M-Instruct.gguf -o smol
       onnxlm quantize smol -o smol-int4 --bits 4
-      onnxlm run smol-int4 "Why is the sky blue?"
+      onnxlm serve smol-int4
     """

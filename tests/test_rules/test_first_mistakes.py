@@ -1,0 +1,83 @@
+"""Typical mistakes at the command line end in one line that helps, and in an exit code."""
+
+import errno
+import logging
+import subprocess
+import sys
+from pathlib import Path
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from runtime.cli.main import COMMANDS, main
+from runtime.cli.progress import PhaseLines
+
+ONNXLM = [sys.executable, "-c", "from runtime.cli.main import main; main()"]
+
+
+def a_command_that(action, monkeypatch):
+    @click.command("fails")
+    def fails():
+        action()
+
+    monkeypatch.setattr(sys.modules[__name__], "fails", fails, raising=False)
+    monkeypatch.setitem(COMMANDS, "fails", (__name__, "fails", "cpu", "Fails."))
+    return CliRunner().invoke(main, ["fails"])
+
+
+@pytest.mark.parametrize(("typed", "meant"), [("quatize", "quantize"), ("exprot", "export"), ("sevre", "serve")])
+def test_a_misspelled_command_is_told_what_it_may_have_been(typed, meant):
+    done = CliRunner().invoke(main, [typed])
+    assert done.exit_code == 2
+    assert f"Did you mean '{meant}'?" in done.output
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_can_be_quiet_and_verbose(name):
+    text = CliRunner().invoke(main, [name, "--help"]).output
+    assert "--quiet" in text
+    assert "--verbose" in text
+
+
+@pytest.mark.parametrize(("code", "advice"), [(errno.ENOSPC, "disk is full"), (errno.EACCES, "may not write")])
+def test_an_error_of_the_system_names_the_path_and_what_to_do(code, advice, monkeypatch):
+    def action():
+        raise OSError(code, "No luck", "/some/where")
+
+    done = a_command_that(action, monkeypatch)
+    assert done.exit_code == 1
+    assert done.output.startswith("Error: /some/where: No luck. ")
+    assert advice in done.output
+
+
+def test_ctrl_c_exits_with_130(monkeypatch):
+    def action():
+        raise KeyboardInterrupt
+
+    assert a_command_that(action, monkeypatch).exit_code == 130
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full here")
+def test_a_full_disk_behind_standard_output_is_an_error():
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run([*ONNXLM, "export", "--list"], stdout=full, stderr=subprocess.PIPE, text=True)
+    assert done.returncode == 1
+    assert done.stderr.strip().splitlines()[-1].startswith("Error: No space left on device.")
+
+
+def test_without_a_terminal_a_phase_is_a_line_and_every_half_minute_another():
+    lines, now = [], [0.0]
+    show = PhaseLines(lines.append, clock=lambda: now[0])
+    for seconds, phase, done in [(0, "reading", 0), (10, "reading", 1), (31, "reading", 2), (40, "coding", 0)]:
+        now[0] = seconds
+        show(phase, done, 4)
+    assert lines == ["reading", "reading: 50%, about 31 s left", "coding"]
+
+
+def test_verbose_logs_more_and_quiet_less(monkeypatch):
+    seen = []
+    monkeypatch.setattr(logging.getLogger("onnxlm"), "setLevel", seen.append)
+    for flag in ("-q", "-v", "-vv"):
+        CliRunner().invoke(main, ["inspect", "nothing", flag])
+    assert seen == [logging.ERROR, logging.INFO, logging.DEBUG]
