@@ -6,6 +6,8 @@ Example:
     ...     print(llm.generate("The capital of France is", runtime.SamplingParams(max_tokens=8)).text)
 """
 
+from typing import Any
+
 from .async_llm import AsyncLLM
 from .engine.generation import OutputDelta
 from .errors import (
@@ -58,3 +60,13 @@ __all__ = [
     "UnsupportedError",
     "VerificationError",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """Old names, for one version."""
+    if name == "Delta":
+        from warnings import warn
+
+        warn("runtime.Delta is now runtime.OutputDelta", DeprecationWarning, stacklevel=2)
+        return OutputDelta
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

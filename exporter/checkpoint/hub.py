@@ -1,5 +1,7 @@
 """Models by their hub id, "organisation/name" or "organisation/name/file.gguf", through huggingface_hub's cache."""
 
+import contextlib
+import functools
 import re
 from pathlib import Path
 
@@ -15,12 +17,13 @@ def is_hub_id(source: str) -> bool:
     return HUB_ID.fullmatch(source) is not None
 
 
-def fetch(source: str, revision: str | None) -> tuple[Path, str]:
+def fetch(source: str, revision: str | None, *, offline_first: bool = False) -> tuple[Path, str]:
     """Download what an export needs, or find it in the cache.
 
     Args:
         source: a hub id.
         revision: branch, tag or commit; None is the main branch.
+        offline_first: take what was fetched before, if anything was, without asking for a newer commit.
 
     Returns:
         The folder (or the GGUF file), and the commit that it is at.
@@ -33,24 +36,28 @@ def fetch(source: str, revision: str | None) -> tuple[Path, str]:
     assert match is not None
     repository, file = match.groups()
     if file is not None:
-        folder = _snapshot(repository, revision, (file,))
+        folder = _snapshot(repository, revision, (file,), offline_first)
         return folder / file, folder.name
     for weights in WEIGHTS:
-        folder = _snapshot(repository, revision, (*TEXT_FILES, *weights))
+        folder = _snapshot(repository, revision, (*TEXT_FILES, *weights), offline_first)
         if any(found for pattern in weights for found in folder.glob(pattern)):
             break
     return folder, folder.name
 
 
-def _snapshot(repository: str, revision: str | None, patterns: tuple[str, ...]) -> Path:
+def _snapshot(repository: str, revision: str | None, patterns: tuple[str, ...], offline_first: bool) -> Path:
     try:
         from huggingface_hub import snapshot_download
     except ImportError as error:
         raise MissingDependencyError(
             f"{repository}: is no path here, and fetching it needs huggingface_hub: pip install 'onnxlm[hub]'."
         ) from error
+    download = functools.partial(snapshot_download, repository, revision=revision, allow_patterns=list(patterns))
+    if offline_first:
+        with contextlib.suppress(Exception):  # not fetched yet: whatever is wrong shows below
+            return _whole(Path(download(local_files_only=True)), patterns)
     try:
-        folder = snapshot_download(repository, revision=revision, allow_patterns=list(patterns))
+        folder = download()
     except Exception as error:  # the library and its transport raise many kinds
         first = (str(error).strip().splitlines() or [type(error).__name__])[0]
         at = f" at {revision}" if revision else ""
@@ -59,3 +66,10 @@ def _snapshot(repository: str, revision: str | None, patterns: tuple[str, ...]) 
             "Check the name and the connection (HF_TOKEN for gated models), or give a downloaded folder."
         ) from error
     return Path(folder)
+
+
+def _whole(folder: Path, patterns: tuple[str, ...]) -> Path:
+    """The folder, if it has files of the last pattern; an interrupted download has none."""
+    if not any(folder.glob(patterns[-1])):
+        raise FileNotFoundError(patterns[-1])
+    return folder

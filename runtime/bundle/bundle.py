@@ -112,6 +112,11 @@ def sha256_of(path: Path, progress: Callable[[int], None] | None = None) -> str:
 
 def _read_manifest(folder: Path) -> str:
     try:
+        if _is_checkpoint(folder):
+            raise BundleError(
+                f"{folder} is a checkpoint, not a bundle. `onnxlm export {folder} -o NEW` makes one of it; "
+                "`onnxlm run` and `onnxlm serve` do that on the way."
+            )
         if not folder.is_dir():
             raise BundleError(f"{folder}: no such folder. A bundle is a folder that `onnxlm export` wrote.")
         path = _inside(folder, MANIFEST_NAME)
@@ -124,6 +129,12 @@ def _read_manifest(folder: Path) -> str:
         raise ManifestError(f"{folder}: {MANIFEST_NAME} is not UTF-8 text ({error}). Copy the bundle again.") from error
     except (OSError, ValueError) as error:  # no permission; a NUL in the name
         raise BundleError(f"{folder}: {MANIFEST_NAME} cannot be read ({error}).") from error
+
+
+def _is_checkpoint(path: Path) -> bool:
+    if path.is_file():
+        return path.suffix in (".gguf", ".safetensors")
+    return (path / "config.json").is_file() and not (path / MANIFEST_NAME).exists()
 
 
 def _inside(folder: Path, name: str) -> Path:

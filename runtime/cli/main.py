@@ -21,6 +21,8 @@ COMMANDS: dict[str, tuple[str, str, str, str]] = {
     "quantize-kv": ("quantizer.cli.kv", "quantize_kv", "export", "Store a bundle's keys and values in 8 or 4 bits."),
     "run": ("runtime.cli.run", "run", "cpu", "Generate text, or chat in the terminal."),
     "serve": ("runtime.cli.serve", "serve", "serve", "Serve models to OpenAI's clients over HTTP."),
+    "pull": ("exporter.cache_cli", "pull", "export", "Fetch and prepare a model without running it."),
+    "cache": ("exporter.cache_cli", "cache", "export", "List or remove prepared models."),
     "package": ("runtime.cli.package", "package", "cpu", "Pack a bundle for an offline machine, with its wheels."),
     "bench": ("runtime.cli.bench", "bench", "cpu", "Measure prefill and decode speed, start-up and memory."),
     "inspect": (

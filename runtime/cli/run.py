@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from .options import sampling_arguments, sampling_options
+from .source import bundle_of
 
 if TYPE_CHECKING:
     from ..llm import LLM
@@ -17,7 +18,7 @@ _INTERRUPTED = 130  # what shells report for a program that Ctrl-C ended
 
 
 @click.command()
-@click.argument("bundle", type=click.Path(path_type=Path))
+@click.argument("model", metavar="MODEL")
 @click.argument("prompt", required=False)
 @click.option("--system", metavar="TEXT", help="The system message of the chat.")
 @click.option("--raw", is_flag=True, help="Complete PROMPT as it is, without the model's chat template.")
@@ -37,9 +38,12 @@ _INTERRUPTED = 130  # what shells report for a program that Ctrl-C ended
 @click.option("--concurrency", type=int, default=16, show_default=True, help="With --input: answers at a time.")
 @sampling_options
 def run(
-    bundle: Path, prompt: str | None, as_json: bool, source: Path | None, target: Path | None, **options: Any
+    model: str, prompt: str | None, as_json: bool, source: Path | None, target: Path | None, **options: Any
 ) -> None:
-    """Answer PROMPT with the model in BUNDLE, or chat if there is none. A PROMPT of - is read from standard input.
+    """Answer PROMPT with MODEL, or chat if there is none. A PROMPT of - is read from standard input.
+
+    MODEL is a bundle, or a checkpoint: a GGUF file, a Hugging Face folder, or hf:organisation/name. A checkpoint is
+    made into a 4-bit bundle the first time, in a cache (`onnxlm cache`); the next start finds it there.
 
     Ctrl-C stops an answer; in a chat, twice at the prompt leaves.
 
@@ -48,6 +52,7 @@ def run(
 
     \b
     Example:
+      onnxlm run SmolLM2-135M-Instruct.gguf "Why is the sky blue?"
       onnxlm run smol-int4 "Why is the sky blue?"
       onnxlm run smol-int4 "Once upon a time" --raw --temperature 0.8 --seed 7
       onnxlm run smol-int4 --system "Answer in one sentence." --stats
@@ -58,11 +63,12 @@ def run(
     arguments = sampling_arguments(options)
     params = SamplingParams(**arguments)
     if source or target:
-        _answer_file(bundle, *_checked_files(source, target, prompt, as_json), arguments, **options)
+        checked = _checked_files(source, target, prompt, as_json)
+        _answer_file(bundle_of(model), *checked, arguments, **options)
         return
     _check_choices(prompt, as_json, params, options)
     sys.stdout.reconfigure(errors="replace")  # type: ignore[union-attr]  # a narrow terminal must not end the answer
-    with _load(bundle, params.n, **options) as llm:
+    with _load(bundle_of(model), params.n, **options) as llm:
         if prompt is None:
             _chat(llm, params, options["system"], options["stats"])
         elif as_json or params.n > 1:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ..errors import MissingDependencyError, OptionError
+from .source import bundle_of, name_of
 
 if TYPE_CHECKING:
     from ..client import Model
@@ -25,7 +26,7 @@ def _size(_context: click.Context, _parameter: click.Parameter, value: str | Non
 
 
 @click.command()
-@click.argument("bundles", nargs=-1, required=True, metavar="BUNDLE...")
+@click.argument("bundles", nargs=-1, required=True, metavar="MODEL...")
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address; 0.0.0.0 for all of this machine.")
 @click.option("--port", default=8000, show_default=True, type=click.IntRange(0, 65535))
 @click.option("--provider", default="auto", show_default=True, type=click.Choice(["auto", "cpu", "cuda"]))
@@ -48,7 +49,9 @@ def _size(_context: click.Context, _parameter: click.Parameter, value: str | Non
 @click.option("--stall-timeout", default=60.0, show_default=True, metavar="SECONDS", help="Until /health notices.")
 @click.option("--log-format", default="text", show_default=True, type=click.Choice(["text", "json"]))
 def serve(bundles: tuple[str, ...], host: str, port: int, log_format: str, **options: Any) -> None:
-    """Serve each BUNDLE under its folder's name, or another one given as NAME=BUNDLE, to OpenAI's clients.
+    """Serve each MODEL under its name, or another one given as NAME=MODEL, to OpenAI's clients.
+
+    A MODEL is a bundle, or a checkpoint as `onnxlm run` takes it.
 
     \b
     /v1/chat/completions /v1/responses /v1/completions /v1/models
@@ -59,6 +62,7 @@ def serve(bundles: tuple[str, ...], host: str, port: int, log_format: str, **opt
 
     \b
     Example:
+      onnxlm serve SmolLM2-135M-Instruct.gguf
       onnxlm serve smol-int4
       onnxlm serve smol-int4 --host 0.0.0.0 --api-key-file keys.txt --max-concurrency 8 --kv-memory 2GiB
       onnxlm serve small=smol-int4 large=qwen-int4 --port 8080 --log-format json
@@ -78,11 +82,11 @@ def _named(bundles: tuple[str, ...]) -> dict[str, Path]:
     names: dict[str, Path] = {}
     for entry in bundles:
         name, equals, folder = entry.partition("=")
-        path = Path(folder if equals and name else entry)
-        name = name if equals and name else path.resolve().name
+        source = folder if equals and name else entry
+        name = name if equals and name else name_of(source)
         if name in names:
-            raise OptionError(f"Two bundles are called {name!r}: give one another name, as in other={path}.")
-        names[name] = path
+            raise OptionError(f"Two bundles are called {name!r}: give one another name, as in other={source}.")
+        names[name] = bundle_of(source)
     return names
 
 

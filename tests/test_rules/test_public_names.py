@@ -5,6 +5,8 @@ from types import ModuleType
 
 import pytest
 
+import runtime
+
 PACKAGES = ["exporter", "models", "quantizer", "runtime", "exporter.checkpoint"]
 
 
@@ -33,3 +35,8 @@ def test_errors_are_offered_where_they_are_raised():
 
     raised = {name for name, value in vars(errors).items() if isinstance(value, type)}
     assert raised <= set(runtime.__all__)
+
+
+def test_an_old_name_still_works_and_says_the_new_one():
+    with pytest.warns(DeprecationWarning, match=r"runtime\.OutputDelta"):
+        assert runtime.Delta is runtime.OutputDelta

@@ -1,0 +1,49 @@
+"""What a command may be given as a model: a bundle, or a checkpoint that is made into one on the way."""
+
+import importlib
+from pathlib import Path
+
+import click
+
+from ..errors import MissingDependencyError
+from .progress import progress
+
+_HUB_PREFIX = "hf:"
+
+
+def bundle_of(source: str | Path) -> Path:
+    """The bundle of a source: itself, or of a checkpoint the bundle in the cache, made now if it is not there.
+
+    Raises:
+        CheckpointError, UnsupportedError: the checkpoint cannot be exported.
+        MissingDependencyError: exporting needs packages that are not installed here.
+    """
+    if not is_checkpoint(source):
+        return Path(source)
+    try:
+        module = importlib.import_module("exporter.model_cache")
+        with progress("preparing") as show:
+            folder: Path = module.cached_bundle(source, show, lambda line: click.echo(line, err=True))
+    except ModuleNotFoundError as error:
+        raise MissingDependencyError(
+            f"{source} is a checkpoint, and making a bundle of it needs the package {error.name!r}: "
+            "pip install 'onnxlm[export]', or export it elsewhere and copy the bundle."
+        ) from error
+    return folder
+
+
+def name_of(source: str | Path) -> str:
+    """The name that a source is served under: of its folder, or of its file without the ending."""
+    text = str(source)
+    if text.startswith(_HUB_PREFIX):
+        return text.removeprefix(_HUB_PREFIX).partition("@")[0].rpartition("/")[2].removesuffix(".gguf")
+    path = Path(source).resolve()
+    return path.name.removesuffix(".gguf")
+
+
+def is_checkpoint(source: str | Path) -> bool:
+    """Whether a source is to be exported first: a GGUF file, a hub id, or a folder with config.json or GGUF files."""
+    path = Path(source)
+    if path.is_dir():
+        return not (path / "manifest.json").is_file() and ((path / "config.json").is_file() or any(path.glob("*.gguf")))
+    return str(source).startswith(_HUB_PREFIX) or path.suffix == ".gguf"
