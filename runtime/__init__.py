@@ -6,8 +6,6 @@ Example:
     ...     print(llm.generate("The capital of France is", runtime.SamplingParams(max_tokens=8)).text)
 """
 
-from typing import Any
-
 from .async_llm import AsyncLLM
 from .engine.generation import OutputDelta
 from .errors import (
@@ -62,7 +60,7 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> object:
     """Old names, for one version."""
     if name == "Delta":
         from warnings import warn
