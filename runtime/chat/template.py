@@ -1,10 +1,11 @@
 """From a conversation to a prompt: the model's own chat template, rendered as transformers renders it."""
 
+import functools
 import json
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from jinja2 import nodes
+from jinja2 import meta, nodes
 
 from ..bundle.bundle import Bundle
 from ..errors import BundleError, ChatTemplateError
@@ -46,6 +47,11 @@ class ChatTemplate:
         self.tool_family: Family | None = family_of(source)
         self._special_tokens = dict(special_tokens or {})
         self._keep_parts = _reads_parts(self._template.syntax)
+
+    @functools.cached_property
+    def variables(self) -> frozenset[str]:
+        """What the template reads that nobody sets: messages, tools, and switches such as `enable_thinking`."""
+        return frozenset(meta.find_undeclared_variables(self._template.syntax))
 
     @classmethod
     def open(cls, bundle: Bundle, tokenizer: "Tokenizer") -> "ChatTemplate":
