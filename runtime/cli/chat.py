@@ -1,19 +1,19 @@
 """The loop of a chat in the terminal: read a message, show the answer."""
 
+import os
 import sys
 from contextlib import suppress
+from pathlib import Path
 
 import click
 
 from ..errors import OnnxlmError
+from .chat_commands import COMMANDS, ChatState, react
 from .conversation import Conversation
 from .streaming import Pace, show
 
-_HELP = '''/reset   begin anew
-/exit    leave (also Ctrl-D, or Ctrl-C twice)
-"""      begin and end a message of several lines
-Ctrl-C   stop an answer'''
 _QUOTES = '"""'
+_HISTORY_LINES = 1000
 
 
 class TerminalChat:
@@ -25,40 +25,35 @@ class TerminalChat:
     """
 
     def __init__(self, conversation: Conversation, stats: bool = False) -> None:
-        self._conversation = conversation
-        self._stats = stats
+        self._state = ChatState(conversation, stats)
         self._interactive = sys.stdin.isatty()
 
     def run(self) -> None:
         """Talk."""
         if self._interactive:
-            import readline  # noqa: F401  # gives input() its line editing and history
-
-            click.echo("/help for help", err=True)
+            _open_history()
+            click.echo(_banner(self._state.conversation), err=True)
         with suppress(KeyboardInterrupt):  # one that came between reading and answering
             while (message := self._read()) is not None:
                 self._react(message.strip())
 
     def _react(self, message: str) -> None:
-        if message == "/reset":
-            self._conversation.reset()
-            click.echo("A new conversation.", err=True)
-        elif message == "/help":
-            click.echo(_HELP, err=True)
-        elif message.startswith("/") and " " not in message and "\n" not in message:
-            click.echo(f"{message} is not a command: /help lists them.", err=True)
-        elif message:
+        words = react(self._state, message) if message.startswith("/") else None
+        if words is not None:
+            click.echo(words, err=True)
+            message, self._state.question = self._state.question or "", None
+        if message:
             self._answer(message)
 
     def _answer(self, message: str) -> None:
-        pace = Pace()
+        pace = self._state.pace = Pace()
         try:
-            show(self._conversation.ask(message), pace)
+            show(self._state.conversation.ask(message), pace, rendered=self._interactive)
         except OnnxlmError as error:
             click.echo(f"Error: {error}\n/reset begins anew.", err=True)
             return
         click.echo()
-        if self._stats:
+        if self._state.stats:
             click.echo(pace.line(), err=True)
 
     def _read(self) -> str | None:
@@ -89,3 +84,47 @@ class TerminalChat:
 
     def _read_line(self, mark: str) -> str:
         return input(mark if self._interactive else "")
+
+
+def _banner(conversation: Conversation) -> str:
+    model = conversation.llm.model
+    manifest = model.bundle.manifest
+    size = sum(entry.size for entry in manifest.files.values())
+    return (
+        f"{model.bundle.folder.resolve().name}: {manifest.architecture.parameters / 1e6:,.0f} M parameters in "
+        f"{size / 1e6:,.0f} MB, {model.engine.core.executor.capacity:,} tokens of context\n/help for help"
+    )
+
+
+def _open_history() -> None:
+    """Give input() its line editing, its completion of commands, and the lines of earlier sessions."""
+    try:
+        import readline
+    except ImportError:  # Windows
+        return
+    import atexit
+
+    base = os.environ.get("XDG_STATE_HOME")
+    path = (Path(base) if base else Path.home() / ".local" / "state") / "onnxlm" / "chat_history"
+    with suppress(OSError):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if path.exists():
+            readline.read_history_file(path)
+        readline.set_history_length(_HISTORY_LINES)
+        atexit.register(_write_history, path)
+    readline.set_completer_delims("")
+    readline.set_completer(_complete)
+    readline.parse_and_bind("tab: complete")
+
+
+def _complete(text: str, state: int) -> str | None:
+    found = [name for name in [*COMMANDS, "/exit"] if text.startswith("/") and name.startswith(text)]
+    return found[state] if state < len(found) else None
+
+
+def _write_history(path: Path) -> None:
+    import readline
+
+    with suppress(OSError):
+        readline.write_history_file(path)
+        path.chmod(0o600)  # what was asked is nobody else's business

@@ -3,7 +3,8 @@
 import sys
 import time
 import unicodedata
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -36,18 +37,38 @@ class Pace:
         return f"{self._tokens} tokens, {speed}, first token after {waited:.2f} s, finish reason {self.finish_reason}"
 
 
-def show(deltas: Iterator["OutputDelta"], pace: Pace) -> bool:
-    """Write the text of `deltas` to standard output as it comes; False if Ctrl-C stopped it, which also cancels it."""
+def show(deltas: Iterator["OutputDelta"], pace: Pace, *, rendered: bool = False) -> bool:
+    """Write the text of `deltas` to standard output as it comes; False if Ctrl-C stopped it, which also cancels it.
+
+    With `rendered`, on a terminal, the text is markdown.
+    """
     try:
-        for delta in deltas:
-            pace.take(delta)
-            sys.stdout.write(printable(delta.text))
-            sys.stdout.flush()
+        with _screen(rendered) as write:
+            for delta in deltas:
+                pace.take(delta)
+                write(printable(delta.text))
     except KeyboardInterrupt:
         return False
     finally:
         deltas.close()  # type: ignore[attr-defined]  # a generator: closing it cancels the request
     return True
+
+
+@contextmanager
+def _screen(rendered: bool) -> Iterator[Callable[[str], object]]:
+    """A function that shows text at once."""
+    if rendered and sys.stdout.isatty():
+        from .markdown import MarkdownStream
+
+        with MarkdownStream() as stream:
+            yield stream.push
+    else:
+        yield _write
+
+
+def _write(text: str) -> None:
+    sys.stdout.write(text)
+    sys.stdout.flush()
 
 
 def printable(text: str) -> str:
