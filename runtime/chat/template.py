@@ -2,6 +2,7 @@
 
 import functools
 import json
+import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 TEMPLATE_NAME = "chat_template.jinja"
 TOKENIZER_CONFIG_NAME = "tokenizer_config.json"
 SECONDS = 5.0
+_PROBING = 2.0  # seconds for all known conversations together
 _TOKENS = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 
 
@@ -94,6 +96,7 @@ class ChatTemplate:
     @functools.cached_property
     def format(self) -> ChatFormat:
         """How the model writes tool calls and thoughts, as far as the template tells."""
+        self._probing_ends = time.monotonic() + _PROBING
         ends = [self._special_tokens[name] for name in ("eos_token",) if name in self._special_tokens]
         return analyse(self._source, self._probe, ends, self.variables)
 
@@ -105,8 +108,11 @@ class ChatTemplate:
         tools: Sequence[Mapping[str, Any]] | None,
         add_generation_prompt: bool,
     ) -> str:
+        if (left := self._probing_ends - time.monotonic()) <= 0:
+            raise ChatTemplateError("The chat template is too slow to find out how it writes tool calls.")
         plain = plain_messages(messages, keep_parts=self._keep_parts)
-        return self._rendered(in_text(plain) if text_arguments else plain, tools, add_generation_prompt, {})
+        plain = in_text(plain) if text_arguments else plain
+        return self._rendered(plain, tools, add_generation_prompt, {}, seconds=left)
 
     def _rendered(
         self,
@@ -114,6 +120,7 @@ class ChatTemplate:
         tools: Sequence[Mapping[str, Any]] | None,
         add_generation_prompt: bool,
         variables: Mapping[str, Any],
+        seconds: float = SECONDS,
     ) -> str:
         seen = {
             **self._special_tokens,
@@ -123,7 +130,7 @@ class ChatTemplate:
             "tools": plain_tools(tools),
             "add_generation_prompt": bool(add_generation_prompt),
         }
-        return self._template.render(seen, SECONDS)
+        return self._template.render(seen, seconds)
 
 
 def _reads_parts(template: nodes.Template) -> bool:

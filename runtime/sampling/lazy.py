@@ -115,5 +115,3 @@ class LazyConstraint:
         self._active = self._grammar()
         ids = self._tokenizer.encode(rest, add_special_tokens=False) if rest else []
         self._over = not self._active.accepts(ids)  # written in another way: it goes on without the grammar
-
-

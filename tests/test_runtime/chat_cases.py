@@ -18,7 +18,19 @@ _ENDS = {
 }  # fmt: skip
 # What a server stops at besides: tokens that end a turn with calls.
 _STOPS = ("<|call|>", "<|eom_id|>", "<|observation|>", "<|tool_response>")
-WORDS = ["tea", 'a "quoted" word', "it's", "two\nlines", "naïve 猫 🎈", "back\\slash", "  spaced  ", "", "5", "true", "[1]"]
+WORDS = [
+    "tea",
+    'a "quoted" word',
+    "it's",
+    "two\nlines",
+    "naïve 猫 🎈",
+    "back\\slash",
+    "  spaced  ",
+    "",
+    "5",
+    "true",
+    "[1]",
+]
 TOOL_NAMES = ("plan_trip", "find.shop-2", "now")
 TYPES = ("string", "integer", "number", "boolean", "array", "object")
 

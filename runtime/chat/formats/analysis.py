@@ -12,7 +12,9 @@ _NO_FORMAT = (
     "the chat template shows tools to the model, but not how it calls them: its answers cannot be read as tool calls. "
     "Give another template with --chat-template, or use --tool-fallback"
 )
-_NO_TOOLS = "the chat template has no tools. Leave them out, give another template with --chat-template, or use --tool-fallback"
+_NO_TOOLS = (
+    "the chat template has no tools. Leave them out, give another template with --chat-template, or use --tool-fallback"
+)
 
 
 def analyse(source: str, render: Render, ends: Sequence[str], variables: Collection[str]) -> ChatFormat:

@@ -41,10 +41,10 @@ def _message(cursor: Cursor, output: Output, tools: Tools, header: str) -> Steps
     cursor.commit()
     thought = bool(channel) and channel[-1] in _THOUGHTS
     if thought:
-        output.begin_thought()
+        output.begin_thought(header + _MESSAGE)
     yield from _body(cursor, output.think if thought else output.say)
     if thought:
-        output.end_thought()
+        output.end_thought(_ENDS[0])
 
 
 def _body(cursor: Cursor, show: Any) -> Steps[None]:
@@ -125,9 +125,7 @@ def _recipient_text(cursor: Cursor, output: Output, marks: tuple[str, ...]) -> S
         yield
 
 
-def _recipient_call(
-    cursor: Cursor, output: Output, tools: Tools, name: str, marks: tuple[str, ...]
-) -> Steps[str]:
+def _recipient_call(cursor: Cursor, output: Output, tools: Tools, name: str, marks: tuple[str, ...]) -> Steps[str]:
     calls: list[ToolCall] = []
     if (yield from cursor.peek()) == "{":
         text = yield from cursor.json()

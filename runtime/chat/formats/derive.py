@@ -252,7 +252,9 @@ class _Calls:
         return frame, (name, end)
 
     def _python(self, i: int) -> tuple[CallFrame, tuple[int, int]] | None:
-        written = re.compile(rf"{_NAMES[i]}\(\s*{_KEYS[0]}=(['\"]){_VALUES[i][0]}\1,\s*{_KEYS[1]}=\1{_VALUES[i][1]}\1\)")
+        written = re.compile(
+            rf"{_NAMES[i]}\(\s*{_KEYS[0]}=(['\"]){_VALUES[i][0]}\1,\s*{_KEYS[1]}=\1{_VALUES[i][1]}\1\)"
+        )
         found = written.search(self._text)
         return (CallFrame(shape="python"), found.span()) if found else None
 

@@ -164,7 +164,9 @@ class CallGrammar:
 
 def literal_rule(text: str, tokenizer: "Tokenizer", frame: CallFrame) -> str:
     """This text in Lark."""
-    marks = {mark for mark in (*MARK.findall(text), *frame.begin_marks, frame.quote) if mark and _is_token(mark, tokenizer)}
+    marks = {
+        mark for mark in (*MARK.findall(text), *frame.begin_marks, frame.quote) if mark and _is_token(mark, tokenizer)
+    }
     parts = re.split("(" + "|".join(map(re.escape, [ID, *sorted(marks, key=len, reverse=True)])) + ")", text)
     made = []
     for part in filter(None, parts):
@@ -223,4 +225,3 @@ def _named_schema(tool: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
     if function.get("strict") and isinstance(made.get("properties"), dict):
         made |= {"required": list(made["properties"]), "additionalProperties": False}
     return function["name"], made
-

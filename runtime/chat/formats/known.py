@@ -18,7 +18,9 @@ CHANNELS = CallFrame(
 )
 RECIPIENTS = CallFrame(shape="recipients", open=">>>", before_arguments="\n", after_arguments="", separator="")
 TOOL_TAG = CallFrame(shape="named", open="<function=", before_arguments=">", after_arguments="", close="</function>")
-PYTHON_LIST = CallFrame(shape="python", section_open="<|tool_call_start|>[", section_close="]<|tool_call_end|>", separator=", ")
+PYTHON_LIST = CallFrame(
+    shape="python", section_open="<|tool_call_start|>[", section_close="]<|tool_call_end|>", separator=", "
+)
 QWEN_XML = CallFrame(
     shape="tagged",
     open="<tool_call>\n<function=",

@@ -6,6 +6,9 @@ from .format import ToolCall
 class Output:
     """Collects text, thoughts and calls.
 
+    Args:
+        keep_thoughts: thoughts are text, with their marks.
+
     Attributes:
         thinking: whether a thought is open.
         last: the last character of the text so far, blanks included.
@@ -13,7 +16,8 @@ class Output:
         cut_call: and that was inside a call.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, keep_thoughts: bool = False) -> None:
+        self._keep = keep_thoughts
         self.thinking = False
         self.last = ""
         self.cut = False
@@ -49,6 +53,9 @@ class Output:
 
     def think(self, text: str) -> None:
         """More of a thought."""
+        if self._keep:
+            self.say(text)
+            return
         text = self._thought_blanks + text
         sure = text.rstrip() if self._thought_begun else text.strip()
         self._thought_blanks = text[len(text.rstrip()) :] if text.strip() else text
@@ -56,13 +63,21 @@ class Output:
             self._reasoning.append(sure)
             self._thought_begun = True
 
-    def begin_thought(self) -> None:
+    def begin_thought(self, mark: str) -> None:
         """A thought begins; one that follows another is told in a line of its own."""
+        if self._keep:
+            self.say(mark)
+            self.thinking = True
+            return
         self._thought_blanks = "\n" if self._thought_begun else ""
         self.thinking, self._beside = True, True
 
-    def end_thought(self) -> None:
+    def end_thought(self, mark: str) -> None:
         """The thought has ended."""
+        if self._keep:
+            self.say(mark)
+            self.thinking = False
+            return
         self._thought_blanks = ""
         self.thinking, self._beside, self.last = False, True, ""
 

@@ -36,6 +36,7 @@ class AnswerReader:
         chat: how the model writes.
         tools: the schema of the arguments of each tool that exists; a call of another one is text.
         in_thought: the prompt has opened a thought already.
+        keep_thoughts: leave thoughts in the text, with their marks.
 
     Attributes:
         thinking: whether what came last belongs to a thought.
@@ -49,11 +50,13 @@ class AnswerReader:
         ('add', '{"a": 1}')
     """
 
-    def __init__(self, chat: ChatFormat, tools: Tools | None = None, *, in_thought: bool = False) -> None:
+    def __init__(
+        self, chat: ChatFormat, tools: Tools | None = None, *, in_thought: bool = False, keep_thoughts: bool = False
+    ) -> None:
         self._chat = chat
         self._tools = dict(tools or {})
         self._cursor = Cursor()
-        self._output = Output()
+        self._output = Output(keep_thoughts=keep_thoughts)
         self._output.thinking = in_thought and chat.thoughts is not None
         self._steps = self._read()
         self._running = True
@@ -103,7 +106,7 @@ class AnswerReader:
     def _thought_ends(self, mark: str) -> Steps[None]:
         self._cursor.consume(len(mark))
         self._cursor.commit()
-        self._output.end_thought()
+        self._output.end_thought(mark)
         if self._chat.wrapper and self._chat.wrapper[0] == mark:
             self._output.wrap(mark, opens=True)
         frame = self._chat.calls
@@ -113,7 +116,9 @@ class AnswerReader:
     def _text(self) -> Steps[None]:
         yield from self._show(self._marks(), self._output.say, self._meet)
 
-    def _show(self, marks: tuple[str, ...], show: Callable[[str], None], meet: Callable[[str], Steps[None]]) -> Steps[None]:
+    def _show(
+        self, marks: tuple[str, ...], show: Callable[[str], None], meet: Callable[[str], Steps[None]]
+    ) -> Steps[None]:
         """Show text up to the next mark, and deal with that."""
         cursor = self._cursor
         start, mark = first_mark(cursor.pending, marks)
@@ -141,7 +146,7 @@ class AnswerReader:
             output.say(cursor.consume(len(mark)))
         elif chat.thoughts and mark == chat.thoughts.open_mark:
             cursor.consume(len(mark))
-            output.begin_thought()
+            output.begin_thought(mark)
         elif chat.thoughts and mark == chat.thoughts.close_mark:
             cursor.consume(len(mark))
             _log.info("An answer closes a thought that it did not open.")
@@ -190,9 +195,7 @@ class AnswerReader:
         else:
             self._failed(rest)
 
-    def _block(
-        self, frame: CallFrame, made: Callable[..., None] | None = None
-    ) -> Steps[tuple[list[ToolCall], bool]]:
+    def _block(self, frame: CallFrame, made: Callable[..., None] | None = None) -> Steps[tuple[list[ToolCall], bool]]:
         """All calls that stand together, and whether nothing else stood between them; each is told as it is made."""
         cursor, found = self._cursor, list[ToolCall]()
         if frame.section_mark:
