@@ -94,6 +94,8 @@ class AnswerPlanner:
         tools: Sequence[Mapping[str, Any]] = (),
         choice: ToolChoice | None = None,
         structured: StructuredOutput | None = None,
+        *,
+        lazily: bool = True,
         **variables: Any,
     ) -> AnswerPlan:
         """The plan for an answer to `messages`.
@@ -103,6 +105,7 @@ class AnswerPlanner:
             tools: in OpenAI's format, checked.
             choice: which may be called.
             structured: what an answer that is no call must be.
+            lazily: hold calls that the model makes by itself to the tools' schemas, from where they begin.
             variables: of the template.
 
         Raises:
@@ -120,7 +123,7 @@ class AnswerPlanner:
             prompt=prompt,
             chat=self.chat,
             schemas={_name(tool): tool["function"].get("parameters") or {} for tool in callable_tools},
-            structured=self._structured(callable_tools, choice, structured, in_thought),
+            structured=self._structured(callable_tools, choice, structured, in_thought, lazily),
             visible=self._visible(),
             in_thought=in_thought,
             keep_thoughts=self._keep_thoughts,
@@ -129,8 +132,9 @@ class AnswerPlanner:
     def _render(
         self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]], variables: Mapping[str, Any]
     ) -> str:
+        tools = [_without_strict(tool) for tool in tools]
         if self.chat.source == "fallback":
-            messages, tools = messages_with_tools(messages, tools), ()
+            messages, tools = messages_with_tools(messages, tools), []
         return self.template.render(messages, tools=tools, **variables)
 
     def _opens_thought(self, prompt: str) -> bool:
@@ -143,6 +147,7 @@ class AnswerPlanner:
         choice: ToolChoice,
         wanted: StructuredOutput | None,
         in_thought: bool,
+        lazily: bool,
     ) -> StructuredOutput | None:
         if not tools:
             return self._answer(wanted, in_thought)
@@ -151,7 +156,8 @@ class AnswerPlanner:
             return grammar.forced()
         if wanted is not None:
             return grammar.with_answer(wanted)
-        return self._lazy(grammar, strict=any(tool["function"].get("strict") for tool in tools))
+        strict = any(tool["function"].get("strict") for tool in tools)
+        return self._lazy(grammar, strict=strict) if lazily else None
 
     def _answer(self, wanted: StructuredOutput | None, in_thought: bool) -> StructuredOutput | None:
         if wanted is None:
@@ -181,6 +187,12 @@ class AnswerPlanner:
 def required(names: Sequence[str], *, parallel: bool = True) -> ToolChoice:
     """A call of one of these tools; of one tool, exactly one call."""
     return replace(ToolChoice(mode="required", allowed=tuple(names)), parallel=parallel and len(names) > 1)
+
+
+def _without_strict(tool: Mapping[str, Any]) -> dict[str, Any]:
+    """The tool as the model sees it: that its schema is enforced is no matter of the model."""
+    function = {key: value for key, value in tool["function"].items() if key != "strict"}
+    return {**tool, "function": function}
 
 
 def _name(tool: Mapping[str, Any]) -> str:

@@ -13,8 +13,9 @@ from .formats.known import HERMES
 
 _INTRODUCTION = (
     "You may call functions. They are given here, one a line, as JSON:\n<tools>\n{tools}\n</tools>\n"
-    'To call one, write nothing but this, with its name and arguments:\n<tool_call>\n{{"name": "…", "arguments": {{…}}}}\n'
-    "</tool_call>\nThe result comes back in <tool_response></tool_response>. Answer in words where no function is needed."
+    "To call one, write nothing but this, with its name and arguments:\n"
+    '<tool_call>\n{{"name": "…", "arguments": {{…}}}}\n</tool_call>\n'
+    "The result comes back in <tool_response></tool_response>. Answer in words where no function is needed."
 )
 
 

@@ -1,8 +1,8 @@
 """JSON schemas as grammars read them: an object has the keys that its schema names, unless the schema opens it.
 
-Most schemas say nothing of further keys, and a model that may write any rambles to its limit. So `additionalProperties`
-is false where neither it nor anything like it is given, as in llama.cpp's and xgrammar's grammars. An object without any
-`properties` stays open: nothing else could be meant.
+Most schemas say nothing of further keys, and a model that may write any rambles to its limit. So
+`additionalProperties` is false where neither it nor anything like it is given, as in llama.cpp's and xgrammar's
+grammars. An object without any `properties` stays open: nothing else could be meant.
 """
 
 from collections.abc import Iterator, Mapping

@@ -36,7 +36,7 @@ def analyse(source: str, render: Render, ends: Sequence[str], variables: Collect
     return ChatFormat(
         calls=calls,
         thoughts=thoughts,
-        wrapper=_wrapper(probe, source, thoughts),
+        wrapper=_wrapper(probe, source),
         source=origin,
         takes_tools=takes_tools,
         text_arguments=probe.text_arguments,
@@ -69,7 +69,7 @@ def _thoughts(probe: TemplateProbe, source: str) -> ThoughtFrame | None:
     return found if known is None or (found and found.close_mark == known.close_mark) else known
 
 
-def _wrapper(probe: TemplateProbe, source: str, thoughts: ThoughtFrame | None) -> tuple[str, str] | None:
+def _wrapper(probe: TemplateProbe, source: str) -> tuple[str, str] | None:
     for opens, closes in WRAPPERS:
         if opens in source and closes in source and not probe.wraps_results(opens):
             return opens, closes

@@ -58,7 +58,7 @@ def _object(entry: str, frame: CallFrame, tools: Tools) -> ToolCall | None:
     return make_call(tools, name, arguments, call_id if frame.id_key else None)
 
 
-def _keyed(entry: str, frame: CallFrame, tools: Tools) -> ToolCall | None:
+def _keyed(entry: str, _: CallFrame, tools: Tools) -> ToolCall | None:
     found = members(entry) or {}
     if len(found) != 1:
         return None

@@ -1,7 +1,7 @@
 """What templates do not show when they render an answer: rows that are chosen by a mark in the template's source.
 
-Most templates write earlier calls as the model does, and `derive` reads the frame from that. Those here leave calls of
-earlier answers to the client (LFM2, SmolLM3), or their models write more than the template does (Llama's built-in tools).
+Most templates write earlier calls as the model does, and `derive` reads the frame from that. Those here leave earlier
+calls to the client (LFM2, SmolLM3), or their models write more than the template does (Llama's built-in tools).
 """
 
 from dataclasses import replace

@@ -13,7 +13,7 @@ _NAMES = {"true": True, "false": False, "null": None, "True": True, "False": Fal
 _CODE_TOOLS = ("python", "code_interpreter", "ipython", "execute_python", "run_python")
 
 
-def read_python(cursor: Cursor, frame: CallFrame, tools: Tools) -> Steps[list[ToolCall] | None]:
+def read_python(cursor: Cursor, _: CallFrame, tools: Tools) -> Steps[list[ToolCall] | None]:
     """A list of calls, or one call; None if it is none, or not all are."""
     listed = bool((yield from cursor.take("[")))
     calls = []

@@ -172,7 +172,7 @@ class AnswerReader:
         self._failed(self._cursor.commit(), warn=first in ("{", "["))
 
     def _calls(self, frame: CallFrame) -> Steps[None]:
-        calls, whole = yield from self._block(frame, self._output.call)
+        _, whole = yield from self._block(frame, self._output.call)
         rest = self._cursor.commit()
         if whole or not rest.strip():
             self._output.say_after_call(rest)

@@ -1,8 +1,10 @@
-"""Calls whose arguments stand between tags, strings without quotes: Qwen3-Coder, GLM, MiniMax, Seed-OSS, DeepSeek V3.2."""
+"""Calls whose arguments stand between tags, strings without quotes: Qwen3-Coder, GLM, MiniMax, Seed-OSS, DeepSeek."""
 
 import json
 import re
+from collections.abc import Mapping
 from functools import lru_cache
+from typing import Any
 
 from .arguments import Tools, make_call, object_of, value_text
 from .cursor import Cursor, Steps
@@ -51,11 +53,11 @@ def _body(cursor: Cursor, frame: CallFrame) -> Steps[str | None]:
     return None
 
 
-def _value(argument: re.Match[str], schema: dict[str, object]) -> str:
+def _value(argument: re.Match[str], schema: Mapping[str, Any]) -> str:
     text, key, kind = argument["value"], argument["key"], argument.groupdict().get("kind")
     if kind == "true":
         return json.dumps(text, ensure_ascii=False)
-    described = {} if kind == "false" else schema
+    described: Mapping[str, Any] = {} if kind == "false" else schema
     return value_text(text, described, key)
 
 

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from ...chat.answer_plan import ToolChoice, required
@@ -29,7 +29,7 @@ class AnswerForm:
     """
 
     tools: tuple[Mapping[str, Any], ...] = ()
-    choice: ToolChoice = ToolChoice()
+    choice: ToolChoice = field(default_factory=ToolChoice)
     structured: StructuredOutput | None = None
 
 
@@ -102,7 +102,7 @@ def _choice(choice: Any, names: Sequence[str], *, parallel: bool) -> ToolChoice:
     if isinstance(choice, dict) and choice.get("type") == "allowed_tools":
         return _allowed(choice.get("allowed_tools", choice), names, parallel)
     name = _function_name(choice)
-    if name not in names:
+    if name is None or name not in names:
         raise ApiError(400, _CHOICES, param="tool_choice")
     return required([name])
 

@@ -40,7 +40,8 @@ class ChatRequest:
         form, planner = answer_form(fields), served.planner
         messages = [_message(message) for message in fields.messages]
         variables = _variables(fields, planner.chat)
-        plan = planner.plan(messages, form.tools, form.choice, form.structured, **variables)
+        lazily = not (fields.ignore_eos or fields.min_tokens)  # a grammar ends where a call is complete
+        plan = planner.plan(messages, form.tools, form.choice, form.structured, lazily=lazily, **variables)
         params = sampling_params(
             limit_of(fields, fields.max_completion_tokens),
             max_tokens=service.options.default_max_tokens,

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from runtime.chat.template import ChatTemplate
 
-FOLDER = Path(__file__).parent / "chat_templates" / "formats"
+FOLDER = Path(__file__).parent / "test_runtime" / "chat_templates" / "formats"
 NAMES = sorted(path.stem for path in FOLDER.glob("*.jinja"))
 _ENDS = {
     "apertus": "<|assistant_end|>", "apriel": "<|end|>", "command": "<|END_OF_TURN_TOKEN|>",
@@ -102,7 +102,7 @@ def rendered_answer(name: str, tools, message) -> str:
     text = template.render([*asked, message, *results], tools=tools, add_generation_prompt=False)
     header, rest = (whole.rpartition("zqask")[2] for whole in (prompt, text))
     rest = rest[len(shared_beginning(header, rest)) :]
-    found = [rest.find(stop) for stop in (end_of(name), *_STOPS, "zqresult") if stop in rest]
+    found = [rest.find(stop) for stop in (end_of(name), *_STOPS, "[zqresult", "zqresult") if stop in rest]
     return rest[: min(found, default=len(rest))]
 
 
