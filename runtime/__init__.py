@@ -7,11 +7,14 @@ Example:
 """
 
 from .async_llm import AsyncLLM
+from .engine.engine import EngineStats
 from .engine.generation import OutputDelta
+from .engine.handle import RequestHandle
 from .errors import (
     BundleError,
     ChatTemplateError,
     CheckpointError,
+    EngineClosedError,
     ExecutionError,
     FormatVersionError,
     IntegrityError,
@@ -29,7 +32,7 @@ from .errors import (
 )
 from .llm import LLM
 from .options import EngineOptions, SamplingParams
-from .outputs import Completion
+from .outputs import Completion, Score
 from .sampling.grammar import StructuredOutput
 
 __all__ = [
@@ -39,7 +42,9 @@ __all__ = [
     "ChatTemplateError",
     "CheckpointError",
     "Completion",
+    "EngineClosedError",
     "EngineOptions",
+    "EngineStats",
     "ExecutionError",
     "FormatVersionError",
     "IntegrityError",
@@ -53,7 +58,9 @@ __all__ = [
     "QuantizationError",
     "QueueFullError",
     "RequestError",
+    "RequestHandle",
     "SamplingParams",
+    "Score",
     "StructuredOutput",
     "UnsupportedError",
     "VerificationError",

@@ -2,9 +2,10 @@
 
 import queue
 from collections.abc import Iterable, Iterator
+from functools import partial
 
 from .client import Model, Request
-from .engine.generation import OutputDelta, RequestState
+from .engine.handle import RequestHandle, TimedDelta
 from .errors import QueueFullError
 from .outputs import Completion, combine
 
@@ -14,14 +15,14 @@ class Batch:
 
     Args:
         model: answers them.
-        ahead: answers that may wait besides those that run: enough that no row is ever empty.
+        ahead: answers that may wait besides those that run: enough that no slot is ever empty.
     """
 
     def __init__(self, model: Model, ahead: int | None = None) -> None:
         self._model = model
         self._most = model.options.max_concurrency + (ahead or model.options.max_concurrency)
-        self._inbox: queue.SimpleQueue[tuple[RequestState, OutputDelta]] = queue.SimpleQueue()
-        self._open: dict[int, _Group] = {}
+        self._ended: queue.SimpleQueue[int] = queue.SimpleQueue()  # the place of a request, once for each answer
+        self._open: dict[int, tuple[RequestHandle, int]] = {}  # place → its handle, and answers that have not ended
         self._next: tuple[int, Request] | None = None  # taken from the requests, not yet submitted
 
     def run(self, requests: Iterable[Request]) -> list[Completion]:
@@ -39,51 +40,28 @@ class Batch:
         try:
             while self._next or self._open:
                 self._feed(waiting)
-                answer, delta = self._inbox.get()
-                group = self._open[answer.sequence.id]
-                if group.add(answer, delta):
-                    yield group.place, group.completion()
+                place = self._ended.get()
+                handle, left = self._open[place]
+                self._open[place] = handle, left - 1
+                if left == 1:
+                    del self._open[place]
+                    yield place, combine(handle.answers, handle.deltas())
         finally:  # Ctrl-C above all: nobody waits for these any more
-            for group in self._open.values():
-                group.cancel(self._model)
+            for handle, _ in self._open.values():
+                handle.close()
 
     def _feed(self, waiting: Iterator[tuple[int, Request]]) -> None:
-        while self._next and len(self._open) < self._most:
+        while self._next and sum(left for _, left in self._open.values()) < self._most:
             place, request = self._next
-            answers = self._model.answers(request, lambda answer, delta: self._inbox.put((answer, delta)))
             try:
-                self._model.engine.submit(answers)
+                handle = self._model.submit(request, observer=partial(self._observe, place))
             except QueueFullError:
                 if not self._open:
                     raise
                 return
-            group = _Group(place, answers, self._open)
-            self._open.update({answer.sequence.id: group for answer in answers})
+            self._open[place] = handle, len(handle.answers)
             self._next = next(waiting, None)
 
-
-class _Group:
-    """The answers to one request, and what came of them so far."""
-
-    def __init__(self, place: int, answers: list[RequestState], open_answers: "dict[int, _Group]") -> None:
-        self.place = place
-        self._answers = answers
-        self._deltas: list[OutputDelta] = []
-        self._open = open_answers
-
-    def add(self, answer: RequestState, delta: OutputDelta) -> bool:
-        """Take a delta; says whether it was the last of all answers."""
-        self._deltas.append(delta)
-        if delta.finish_reason is None:
-            return False
-        del self._open[answer.sequence.id]
-        return all(other.sequence.id not in self._open for other in self._answers)
-
-    def completion(self) -> Completion:
-        """The first answer, with the others as its alternatives."""
-        return combine(self._answers, self._deltas)
-
-    def cancel(self, model: Model) -> None:
-        """End what has not ended."""
-        for answer in self._answers:
-            model.engine.cancel(answer)
+    def _observe(self, place: int, piece: TimedDelta) -> None:
+        if piece.delta.finish_reason is not None:
+            self._ended.put(place)

@@ -13,7 +13,8 @@ from .bundle.bundle import Bundle, open_bundle
 from .cache.blocks import BlockPool
 from .cache.prefix_cache import BLOCK_TOKENS, PrefixCache
 from .engine.engine import Engine
-from .engine.generation import Listener, RequestState
+from .engine.generation import RequestState
+from .engine.handle import Observer, RequestHandle
 from .engine.prefill_policy import ChunkedPrefillPolicy
 from .engine.request import Sequence as TokenSequence
 from .engine.scheduler import Limits, Scheduler
@@ -112,17 +113,20 @@ class Model:
             raise RequestError(f"timeout must be a number of seconds from 0 on, got {timeout!r}.")
         return Request(tuple(ids), params, timeout, frozenset(visible))
 
-    def answers(self, request: Request, listener: Listener, *, streamed: bool = False) -> list[RequestState]:
-        """The `n` answers to one request, not yet submitted; `listener` hears of every delta in the engine's thread.
+    def submit(self, request: Request, *, streamed: bool = False, observer: Observer | None = None) -> RequestHandle:
+        """Start the `n` answers to one request; see RequestHandle.
 
-        While an answer that is `streamed` runs, prompts are computed in small chunks between its tokens.
+        Raises:
+            QueueFullError: too much is waiting.
+            EngineClosedError: the engine has stopped.
         """
-        answers = [self._answer(request, index, listener) for index in range(request.params.n)]
-        for answer in answers:
-            answer.sequence.streamed = streamed
-        return answers
+        return RequestHandle(self.engine, self.answers(request), streamed=streamed, observer=observer)
 
-    def _answer(self, request: Request, index: int, listener: Listener) -> RequestState:
+    def answers(self, request: Request) -> list[RequestState]:
+        """The `n` answers to one request, not yet submitted."""
+        return [self._answer(request, index) for index in range(request.params.n)]
+
+    def _answer(self, request: Request, index: int) -> RequestState:
         params, ids = request.params, list(request.ids)
         now = self.engine.core.clock()
         end = min(len(ids) + params.max_tokens, self.engine.core.scheduler.longest)
@@ -134,7 +138,38 @@ class Model:
         sampler = Sampler(params, self._vocab_size, ids, stop_ids=stop_ids, index=index, constraint=constraint)
         detokenizer = Detokenizer(self.tokenizer, request.visible)
         lookup = PromptLookup(self.options.speculation) if self.options.speculation else None
-        return RequestState(sequence, sampler, detokenizer, params, stop_ids, index, listener, lookup)
+        return RequestState(sequence, sampler, detokenizer, params, stop_ids, index, lookup)
+
+    def chat_request(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        params: SamplingParams | None = None,
+        *,
+        timeout: float | None = None,
+        **extra: Any,
+    ) -> Request:
+        """A checked request for the answer to a conversation.
+
+        Args:
+            messages: mappings with `role` and `content`.
+            params: how to sample; None is the model's defaults.
+            timeout: seconds after which its answers end with "timeout".
+            extra: sampling parameters that replace those of `params`, `tools`, and variables of the chat template.
+
+        Raises:
+            OptionError: a name in `extra` that is neither.
+            ChatTemplateError: the bundle has no template, or it refuses these messages.
+            RequestError, PromptTooLongError: the request cannot be run as it is.
+        """
+        changes = {name: extra.pop(name) for name in SamplingParams.names() & extra.keys()}
+        params = (params or SamplingParams()).with_changes(changes)
+        unread = sorted(extra.keys() - self._template.variables - {"tools"})
+        if unread:
+            read = ", ".join(sorted(self._template.variables)) or "none"
+            raise OptionError(
+                f"{unread[0]!r} is no sampling parameter, and the chat template does not read it. It reads: {read}."
+            )
+        return self.request(self.render(messages, **extra), params, timeout=timeout, special_tokens=False)
 
     def render(self, messages: Sequence[Mapping[str, Any]], **template: Any) -> str:
         """The prompt for a conversation; `template` goes to the chat template.
@@ -147,6 +182,14 @@ class Model:
     def compile(self, wanted: StructuredOutput) -> None:
         """Compile structured output for later; RequestError for what cannot be enforced."""
         self._grammars.constraint(wanted)
+
+    def describe(self) -> str:
+        """The model in a few words."""
+        manifest, core = self.bundle.manifest, self.engine.core
+        return (
+            f"{str(self.bundle.folder)!r}, {manifest.architecture.parameters / 1e6:,.1f} M parameters, "
+            f"{manifest.target.provider}, context {core.executor.capacity}, concurrency {self.options.max_concurrency}"
+        )
 
     def prepare(self) -> None:
         """Do now what the first request of a kind would otherwise wait for, and let others wait for."""

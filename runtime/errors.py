@@ -11,6 +11,7 @@ OnnxlmError                      catch this one to catch them all
 ├── QuantizationError            the recipe cannot be applied to this bundle
 ├── ProviderError                the execution provider cannot start; never a silent fall-back
 ├── ExecutionError               a step failed inside ONNX Runtime
+│   └── EngineClosedError        the engine drains, is closed, or has failed: it takes no more requests
 ├── OptionError                  an option of the engine or a command is out of range
 ├── RequestError                 a request was refused before it reached the engine
 │   ├── PromptTooLongError       prompt (plus max_tokens) does not fit the context
@@ -67,6 +68,10 @@ class ProviderError(OnnxlmError):
 
 class ExecutionError(OnnxlmError):
     """ONNX Runtime failed while loading or running a graph."""
+
+
+class EngineClosedError(ExecutionError):
+    """The engine drains, is closed, or has failed, and takes no more requests."""
 
 
 class OptionError(OnnxlmError):

@@ -1,20 +1,22 @@
-"""LLM: the blocking interface. Load a bundle, generate, stream, chat."""
+"""LLM: the blocking interface. Load a bundle, generate, stream, chat, score."""
 
-import queue
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, overload
 
 from .batch import Batch
-from .client import Model, Prompt
-from .engine.generation import OutputDelta, RequestState
-from .errors import ExecutionError
+from .client import Model, Prompt, Request
+from .engine.engine import EngineStats
+from .engine.handle import RequestHandle
 from .options import EngineOptions, SamplingParams
 from .ort.runner_protocol import ModelRunner
-from .outputs import Completion
+from .outputs import Completion, Score, raise_error, score_of
 
 Message = Mapping[str, Any]
+Messages = Sequence[Message]
+# A score needs one step, whose logits are not sampled from.
+_SCORING = SamplingParams(max_tokens=0, prompt_logprobs=0)
 
 
 class LLM:
@@ -32,7 +34,7 @@ class LLM:
 
     Example:
         >>> with runtime.LLM("smol-int4") as llm:
-        ...     print(llm.generate("The capital of France is").text)
+        ...     print(llm.generate("The capital of France is", max_tokens=8).text)
     """
 
     def __init__(
@@ -45,6 +47,9 @@ class LLM:
     ) -> None:
         self.model = Model(path, provider, options or EngineOptions(), executor)
 
+    def __repr__(self) -> str:
+        return f"LLM({self.model.describe()})"
+
     @property
     def deterministic(self) -> bool | None:
         """Whether an answer's every bit depends on its request alone here; None unless `self_test` was asked for."""
@@ -53,7 +58,13 @@ class LLM:
 
     @overload
     def generate(
-        self, prompt: str | list[int], params: SamplingParams | None = None, *, timeout: float | None = None
+        self,
+        prompt: str | list[int],
+        params: SamplingParams | None = None,
+        *,
+        timeout: float | None = None,
+        progress: bool = False,
+        **changes: Any,
     ) -> Completion: ...
 
     @overload
@@ -63,10 +74,18 @@ class LLM:
         params: SamplingParams | None = None,
         *,
         timeout: float | None = None,
+        progress: bool = False,
+        **changes: Any,
     ) -> list[Completion]: ...
 
     def generate(
-        self, prompt: Any, params: SamplingParams | None = None, *, timeout: float | None = None
+        self,
+        prompt: Any,
+        params: SamplingParams | None = None,
+        *,
+        timeout: float | None = None,
+        progress: bool = False,
+        **changes: Any,
     ) -> Completion | list[Completion]:
         """Answer one prompt, or a list of prompts together.
 
@@ -74,52 +93,113 @@ class LLM:
             prompt: a text or a list of token ids, or a list of either.
             params: how to sample; None is the model's defaults.
             timeout: seconds after which an answer ends with finish_reason "timeout".
+            progress: show a bar on stderr.
+            changes: sampling parameters that replace those of `params`, as in `max_tokens=100`.
 
         Raises:
             RequestError: a request is refused; then none of the list is run.
+            OptionError: a keyword is no sampling parameter.
             ExecutionError: the only prompt failed. In a list, the completion's `error` says so.
         """
-        if _is_one(prompt):
-            return _raise_error(self._run([prompt], params, timeout)[0])
-        return self._run(prompt, params, timeout)
+        params = (params or SamplingParams()).with_changes(changes)
+        prompts = [prompt] if is_one_prompt(prompt) else prompt
+        answers = self._run([self.model.request(one, params, timeout=timeout) for one in prompts], progress)
+        return raise_error(answers[0]) if is_one_prompt(prompt) else answers
 
     def stream(
-        self, prompt: Prompt, params: SamplingParams | None = None, *, timeout: float | None = None
-    ) -> Iterator[OutputDelta]:
-        """Answer one prompt piece by piece; the last delta has a finish_reason. Closing the iterator cancels.
+        self, prompt: Prompt, params: SamplingParams | None = None, *, timeout: float | None = None, **changes: Any
+    ) -> RequestHandle:
+        """Answer one prompt piece by piece; the last delta has a finish_reason. Closing or dropping the handle cancels.
 
         Raises:
             RequestError: the request is refused; raised by this call, not by the iterator.
             ExecutionError: from the iterator, when the request failed.
         """
-        return self._stream(prompt, params, timeout, special_tokens=True)
+        params = (params or SamplingParams()).with_changes(changes)
+        return self.model.submit(self.model.request(prompt, params, timeout=timeout), streamed=True)
+
+    @overload
+    def chat(
+        self,
+        messages: Messages,
+        params: SamplingParams | None = None,
+        *,
+        timeout: float | None = None,
+        progress: bool = False,
+        **extra: Any,
+    ) -> Completion: ...
+
+    @overload
+    def chat(
+        self,
+        messages: Sequence[Messages],
+        params: SamplingParams | None = None,
+        *,
+        timeout: float | None = None,
+        progress: bool = False,
+        **extra: Any,
+    ) -> list[Completion]: ...
 
     def chat(
         self,
-        messages: Sequence[Message],
+        messages: Any,
         params: SamplingParams | None = None,
         *,
         timeout: float | None = None,
-        **template: Any,
-    ) -> Completion:
-        """Answer the last of `messages`, each `{"role": …, "content": …}`; `template` goes to the chat template.
+        progress: bool = False,
+        **extra: Any,
+    ) -> Completion | list[Completion]:
+        """Answer the last of `messages`, each `{"role": …, "content": …}`, or a list of such conversations together.
+
+        Args:
+            messages: a conversation, or a list of conversations.
+            params: how to sample; None is the model's defaults.
+            timeout: seconds after which an answer ends with finish_reason "timeout".
+            progress: show a bar on stderr.
+            extra: sampling parameters that replace those of `params`; `tools`; variables that the chat template reads.
 
         Raises:
             ChatTemplateError: the bundle has no template, or it refuses these messages.
+            OptionError: a keyword is neither a sampling parameter nor read by the template.
         """
-        prompt = self.model.render(messages, **template)
-        return _raise_error(self._run([prompt], params, timeout, special_tokens=False)[0])
+        one = is_one_conversation(messages)
+        conversations = [messages] if one else messages
+        requests = [self.model.chat_request(each, params, timeout=timeout, **extra) for each in conversations]
+        answers = self._run(requests, progress)
+        return raise_error(answers[0]) if one else answers
 
     def stream_chat(
-        self,
-        messages: Sequence[Message],
-        params: SamplingParams | None = None,
-        *,
-        timeout: float | None = None,
-        **template: Any,
-    ) -> Iterator[OutputDelta]:
+        self, messages: Messages, params: SamplingParams | None = None, *, timeout: float | None = None, **extra: Any
+    ) -> RequestHandle:
         """As `chat`, piece by piece."""
-        return self._stream(self.model.render(messages, **template), params, timeout, special_tokens=False)
+        return self.model.submit(self.model.chat_request(messages, params, timeout=timeout, **extra), streamed=True)
+
+    def tokenize(self, text: str, *, special_tokens: bool = True) -> list[int]:
+        """The ids of a text, as `generate` sees it; without `special_tokens`, as it stands."""
+        return self.model.tokenizer.encode(text, add_special_tokens=special_tokens)
+
+    @overload
+    def score(self, text: str | list[int]) -> Score: ...
+
+    @overload
+    def score(self, text: list[str] | list[list[int]]) -> list[Score]: ...
+
+    def score(self, text: Any) -> Score | list[Score]:
+        """Log-probabilities of each token of a text given those before it, and the perplexity; or of each of a list.
+
+        Raises:
+            RequestError: a text is empty or longer than the context.
+            ExecutionError: a step failed.
+        """
+        one = is_one_prompt(text)
+        requests = [self.model.request(each, _SCORING) for each in ([text] if one else text)]
+        done = zip(requests, self._run(requests), strict=True)
+        scores = [score_of(request.ids, raise_error(completion)) for request, completion in done]
+        return scores[0] if one else scores
+
+    def stats(self) -> EngineStats:
+        """What the engine does now, and what it did since it started."""
+        return self.model.engine.stats()
 
     def close(self) -> None:
         """Cancel what still runs, and release threads and memory."""
@@ -133,44 +213,29 @@ class LLM:
     ) -> None:
         self.close()
 
-    def _run(
-        self,
-        prompts: Iterable[Prompt],
-        params: SamplingParams | None,
-        timeout: float | None,
-        special_tokens: bool = True,
-    ) -> list[Completion]:
-        requests = [self.model.request(p, params, timeout=timeout, special_tokens=special_tokens) for p in prompts]
-        return Batch(self.model).run(requests)
-
-    def _stream(
-        self, prompt: Prompt, params: SamplingParams | None, timeout: float | None, special_tokens: bool
-    ) -> Iterator[OutputDelta]:
-        request = self.model.request(prompt, params, timeout=timeout, special_tokens=special_tokens)
-        inbox: queue.SimpleQueue[OutputDelta] = queue.SimpleQueue()
-        answers = self.model.answers(request, lambda _, delta: inbox.put(delta), streamed=True)
-        self.model.engine.submit(answers)
-        return self._deltas(answers, inbox)
-
-    def _deltas(self, answers: list[RequestState], inbox: "queue.SimpleQueue[OutputDelta]") -> Iterator[OutputDelta]:
-        unfinished = len(answers)
-        try:
-            while unfinished:
-                delta = inbox.get()
-                unfinished -= delta.finish_reason is not None
-                if delta.finish_reason == "error":
-                    raise answers[delta.index].error or ExecutionError("The request failed.")
-                yield delta
-        finally:
-            for answer in answers:
-                self.model.engine.cancel(answer)
+    def _run(self, requests: Sequence[Request], progress: bool = False) -> list[Completion]:
+        done = Batch(self.model).stream(requests)
+        found = dict(_shown(done, len(requests)) if progress else done)
+        return [found[place] for place in range(len(requests))]
 
 
-def _is_one(prompt: Any) -> bool:
+def is_one_prompt(prompt: Any) -> bool:
+    """Whether it is a text or a list of ids, and not a list of such."""
     return isinstance(prompt, str) or (bool(prompt) and not isinstance(prompt[0], str | Sequence))
 
 
-def _raise_error(completion: Completion) -> Completion:
-    if completion.error is not None:
-        raise completion.error
-    return completion
+def is_one_conversation(messages: Any) -> bool:
+    """Whether it is a list of messages, and not a list of such lists."""
+    return not (
+        isinstance(messages, Sequence)
+        and bool(messages)
+        and isinstance(messages[0], Sequence)
+        and not isinstance(messages[0], str | bytes)
+    )
+
+
+def _shown(done: Iterable[tuple[int, Completion]], total: int) -> Iterator[tuple[int, Completion]]:
+    from rich.console import Console
+    from rich.progress import track
+
+    return iter(track(done, "answering", total=total, console=Console(stderr=True)))

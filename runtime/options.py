@@ -1,7 +1,7 @@
 """What a caller may choose: SamplingParams for one request, EngineOptions for the engine. Frozen and validated."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal
 
 from .errors import OptionError, RequestError
@@ -98,6 +98,23 @@ class SamplingParams:
             "prompt_logprobs": _optional(integer, "prompt_logprobs", self.prompt_logprobs, 0),
             "n": integer("n", self.n, 1, MAX_CHOICES),
         }
+
+    @classmethod
+    def names(cls) -> frozenset[str]:
+        """The names of all parameters."""
+        return frozenset(one.name for one in fields(cls))
+
+    def with_changes(self, changes: Mapping[str, Any]) -> "SamplingParams":
+        """These parameters with some values replaced, as keyword arguments of a call.
+
+        Raises:
+            OptionError: a name that is no parameter.
+            RequestError: a value is out of range.
+        """
+        unknown = sorted(changes.keys() - self.names())
+        if unknown:
+            raise OptionError(f"{unknown[0]!r} is no sampling parameter. There are: {', '.join(sorted(self.names()))}.")
+        return replace(self, **changes) if changes else self
 
     def with_model_defaults(self, generation_config: Mapping[str, Any]) -> "SamplingParams":
         """These parameters with every None replaced by the model's default, or by the neutral value.

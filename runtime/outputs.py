@@ -1,5 +1,6 @@
 """A finished answer, put together from its deltas."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -55,6 +56,36 @@ def complete(answer: RequestState, deltas: Sequence[OutputDelta]) -> Completion:
         prompt_logprobs=None if answer.prompt_logprobs is None else tuple(answer.prompt_logprobs),
         error=answer.error,
     )
+
+
+@dataclass(frozen=True)
+class Score:
+    """How likely a model finds a text.
+
+    Attributes:
+        token_ids: the text's tokens, those included that the tokenizer adds.
+        logprobs: the log-probability of each token given those before it, in nats; None for the first.
+        perplexity: exp of the mean of the negated log-probabilities; 1 where there is only one token.
+    """
+
+    token_ids: tuple[int, ...]
+    logprobs: tuple[float | None, ...]
+    perplexity: float
+
+
+def score_of(token_ids: Sequence[int], completion: Completion) -> Score:
+    """The score of a prompt from the completion that has its `prompt_logprobs`."""
+    assert completion.prompt_logprobs is not None
+    logprobs = tuple(None if one is None else one.logprob for one in completion.prompt_logprobs)
+    known = [value for value in logprobs if value is not None]
+    return Score(tuple(token_ids), logprobs, math.exp(-sum(known) / len(known)) if known else 1.0)
+
+
+def raise_error(completion: Completion) -> Completion:
+    """The completion, if it has no error; else that is raised."""
+    if completion.error is not None:
+        raise completion.error
+    return completion
 
 
 def combine(answers: Sequence[RequestState], deltas: Sequence[OutputDelta]) -> Completion:

@@ -10,7 +10,7 @@ from statistics import median
 
 import numpy as np
 
-from ..engine.generation import OutputDelta, RequestState
+from ..engine.handle import RequestHandle, TimedDelta
 from ..errors import ExecutionError
 from ..llm import LLM
 from ..options import SamplingParams
@@ -66,9 +66,19 @@ class _Asked:
     """A request on its way: when it was made, and when each of its tokens came."""
 
     user: int
-    answers: list[RequestState] = field(default_factory=list)
+    handle: RequestHandle | None = None
     submitted: float = 0.0
     moments: list[float] = field(default_factory=list)
+
+    @property
+    def running(self) -> bool:
+        """Whether its answer has not ended."""
+        return self.handle is not None and self.handle.answers[0].timings.finished is None
+
+    @property
+    def error(self) -> Exception | None:
+        """Why its answer failed, if it did."""
+        return self.handle.answers[0].error if self.handle is not None else None
 
 
 class LoadBench:
@@ -102,7 +112,7 @@ class LoadBench:
         long = self._ask(readers, prompt, 1)
         _take(self._first, 1)
         if not long.moments:
-            raise ExecutionError(f"The prompt of {prompt} tokens failed: {long.answers[0].error}")
+            raise ExecutionError(f"The prompt of {prompt} tokens failed: {long.error}")
         busy = _gaps(reading, arrived, long.moments[0])
         reached = max(sum(moment <= long.moments[0] for moment in one.moments) for one in reading)
         self._end(reading, readers + 1)
@@ -148,8 +158,8 @@ class LoadBench:
     def _ask(self, user: int, prompt: int, tokens: int) -> _Asked:
         asked = _Asked(user)
 
-        def listen(_: RequestState, delta: OutputDelta) -> None:
-            now = time.perf_counter()
+        def observe(piece: TimedDelta) -> None:
+            now, delta = time.perf_counter(), piece.delta
             begins = not asked.moments and bool(delta.token_ids or delta.finish_reason)
             asked.moments += [now] * len(delta.token_ids)
             if begins:
@@ -160,9 +170,9 @@ class LoadBench:
         vocab_size = self._model.bundle.manifest.architecture.vocab_size
         ids = self._rng.integers(0, vocab_size, prompt).tolist()
         params = SamplingParams(max_tokens=tokens, temperature=0.0, ignore_eos=True)
-        asked.answers = self._model.answers(self._model.request(ids, params), listen, streamed=True)
+        request = self._model.request(ids, params)
         asked.submitted = time.perf_counter()
-        self._model.engine.submit(asked.answers)
+        asked.handle = self._model.submit(request, streamed=True, observer=observe)
         return asked
 
     def _uneven(self) -> tuple[int, int]:
@@ -176,8 +186,8 @@ class LoadBench:
 
     def _cancel(self, asked: Iterable[_Asked]) -> None:
         for one in asked:
-            for answer in one.answers:
-                self._model.engine.cancel(answer)
+            if one.handle is not None:
+                one.handle.close()
 
 
 def _take(inbox: "queue.SimpleQueue[_Asked]", count: int) -> None:
@@ -187,7 +197,7 @@ def _take(inbox: "queue.SimpleQueue[_Asked]", count: int) -> None:
 
 def _wait_for(asked: Iterable[_Asked], tokens: int) -> None:
     for one in asked:
-        while len(one.moments) < tokens and one.answers[0].timings.finished is None:
+        while len(one.moments) < tokens and one.running:
             time.sleep(0.001)
 
 

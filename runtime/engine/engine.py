@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from ..cache.prefix_cache import PrefixCache
-from ..errors import ExecutionError, OnnxlmError
+from ..errors import EngineClosedError, OnnxlmError
 from ..ort.runner_protocol import ModelRunner
 from .core import EngineCore
 from .generation import RequestState
@@ -80,7 +80,7 @@ class Engine:
 
         Raises:
             QueueFullError: too much is waiting.
-            ExecutionError: the engine has stopped, or is about to.
+            EngineClosedError: the engine has stopped, or is about to.
         """
         accepted = list(answers)
         with self._wake:
@@ -102,7 +102,7 @@ class Engine:
         """Refuse new requests and wait until those accepted have ended; False if `timeout` seconds were not enough."""
         done = threading.Event()
         with self._wake:
-            self._refuse(ExecutionError("The engine is draining and takes no more requests."))
+            self._refuse(EngineClosedError("The engine is draining and takes no more requests."))
             self._commands.append(_call(self.core.when_idle, done.set))
             self._wake.notify()
         return done.wait(timeout)
@@ -133,7 +133,7 @@ class Engine:
         """Cancel what is left, stop the thread and release the executor; more calls do nothing."""
         with self._wake:
             already, self._stopping = self._stopping, True
-            self._refuse(ExecutionError("The engine is closed. Load the model again."))
+            self._refuse(EngineClosedError("The engine is closed. Load the model again."))
             self._wake.notify()
         if already:
             return
@@ -157,7 +157,7 @@ class Engine:
                     self._wait()
         except Exception as fault:  # noqa: BLE001  # a fault of ours: nobody may wait for ever because of it
             _log.exception("the engine stopped")
-            error = ExecutionError(f"The engine stopped: {fault!r}. Load the model again.")
+            error = EngineClosedError(f"The engine stopped: {fault!r}. Load the model again.")
         finally:
             self._end(error)
 

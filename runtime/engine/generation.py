@@ -60,7 +60,6 @@ class RequestState:
         params: when it ends.
         stop_ids: ids that end it.
         index: which of the request's answers.
-        listener: called from the engine's thread with this answer and every delta; must not block.
         lookup: drafts tokens, or None.
     """
 
@@ -72,14 +71,13 @@ class RequestState:
         params: SamplingParams,
         stop_ids: frozenset[int],
         index: int = 0,
-        listener: "Listener | None" = None,
         lookup: PromptLookup | None = None,
     ) -> None:
         self.sequence = sequence
         self.sampler = sampler
         self.params = params
         self.index = index
-        self._listener = listener
+        self._listener: Listener | None = None
         self.timings = Timings(submitted=sequence.arrival)
         self.prompt_logprobs: list[TokenLogprob | None] | None = [None] if sequence.scored else None
         self.lookup = lookup
@@ -87,6 +85,10 @@ class RequestState:
         self._detokenizer = detokenizer
         self._stops = StopStrings(tuple(params.stop))
         self._stop_ids = stop_ids
+
+    def listen(self, listener: "Listener") -> None:
+        """Call `listener` from the engine's thread with this answer and every delta; it must not block."""
+        self._listener = listener
 
     def emit(self, delta: OutputDelta) -> None:
         """Hand a delta to the listener."""

@@ -149,8 +149,8 @@ def test_one_bad_call_does_not_hide_a_good_one():
 @pytest.mark.parametrize(
     ("name", "answer"),
     [("qwen3", '<tool_call>{"name": "pay", "arguments": {"sum": 1.10, "n": 1e3}}</tool_call>'),
+     ("seed_oss", "<seed:tool_call><function=pay><parameter=sum>1.10</parameter><parameter=n>1e3</parameter></function>"),  # noqa: E501  # one answer
      ("lfm2", "<|tool_call_start|>[pay(sum=1.10, n=1e3)]<|tool_call_end|>"),
-     ("minimax_m2", '<invoke name="pay"><parameter name="sum">1.10</parameter><parameter name="n">1e3</parameter></invoke>'),
      ("gemma_4", "<|tool_call>call:pay{sum:1.10,n:1e3}<tool_call|>")],
 )  # fmt: skip
 def test_numbers_keep_their_spelling(name, answer):

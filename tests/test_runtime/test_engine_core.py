@@ -1,6 +1,5 @@
 """Whose turn it is: prompts or rows that decode, where somebody reads along and where nobody does."""
 
-import queue
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
@@ -11,6 +10,7 @@ import pytest
 from runtime import LLM, EngineOptions, SamplingParams
 from runtime.bundle.bundle import open_bundle
 from runtime.engine.core import EngineCore
+from runtime.engine.handle import RequestHandle
 from runtime.engine.scheduler import Chunk
 from runtime.ort.binding import FloatArray, IntArray
 from runtime.ort.executor import OnnxExecutor
@@ -42,12 +42,10 @@ def test_where_nobody_reads_along_rows_fill_before_they_decode(synthetic_bundle:
     executor.can_batch_prefill = False
     with LLM(synthetic_bundle, executor=executor, options=EngineOptions(max_concurrency=4)) as llm:
         llm.model.engine.core.pace.largest = 50
-        ended: queue.SimpleQueue[str | None] = queue.SimpleQueue()
         requests = [llm.model.request(p, SamplingParams(max_tokens=20)) for p in prompts(1, 12, longest=200)]
-        answers = [llm.model.answers(one, lambda _, delta: ended.put(delta.finish_reason))[0] for one in requests]
-        llm.model.engine.submit(answers)
-        while len(answers):
-            answers = answers[1:] if ended.get() else answers
+        answers = [llm.model.answers(one)[0] for one in requests]
+        for delta in RequestHandle(llm.model.engine, answers):
+            assert delta.finish_reason != "error"
     decoded = [entry for entry in executor.entries if entry != "p"]
     assert decoded == sorted(decoded, reverse=True)
     assert decoded.count(4) >= 3 * 18

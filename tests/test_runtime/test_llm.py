@@ -164,7 +164,8 @@ def test_cancelling_a_task_cancels_its_request(tiny_bundle: Path) -> None:
         async with AsyncLLM(tiny_bundle, options=EngineOptions(threads=1)) as model:
             params = SamplingParams(max_tokens=250, ignore_eos=True)
             task = asyncio.create_task(model.generate("the", params))
-            await asyncio.sleep(0.02)
+            while not model.stats().generated_tokens:
+                await asyncio.sleep(0)
             task.cancel()
             while model.model.engine.stats().running or model.model.engine.stats().waiting:
                 await asyncio.sleep(0.001)

@@ -5,10 +5,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from ...client import Request
+from ...engine.handle import TimedDelta
 from ..request_log import RequestLog
 from ..state import AppState, ServedModel
 from .errors import ApiError
-from .stream import Generation, TimedDelta
+from .stream import Generation
 
 Event = dict[str, Any]
 

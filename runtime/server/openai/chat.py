@@ -3,13 +3,13 @@
 from typing import Any
 
 from ...chat.formats.format import ToolCall
+from ...engine.handle import TimedDelta
 from ..request_log import RequestLog
 from ..state import AppState
 from .chat_choice import ChatChoice
 from .chat_request import ChatRequest
 from .choices import ChoicesBuilder
 from .protocol import ChatFields, parse
-from .stream import TimedDelta
 
 
 class ChatBuilder(ChoicesBuilder):

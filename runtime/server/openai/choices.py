@@ -5,12 +5,12 @@ from collections.abc import Sequence
 from typing import Any
 
 from ...client import Request
+from ...engine.handle import TimedDelta
 from ...host.packages import own_version
 from ..request_log import RequestLog
 from ..state import AppState, ServedModel
 from .builder import Event, ResponseBuilder
 from .protocol import GenerationFields
-from .stream import TimedDelta
 
 
 class ChoicesBuilder(ResponseBuilder):

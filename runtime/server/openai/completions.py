@@ -4,13 +4,13 @@ from dataclasses import replace
 from typing import Any
 
 from ...client import Prompt, Request
+from ...engine.handle import TimedDelta
 from ..request_log import RequestLog
 from ..state import AppState, ServedModel
 from .choices import ChoicesBuilder
 from .errors import ApiError
 from .parameters import sampling_params, structured_output
 from .protocol import CompletionFields, parse
-from .stream import TimedDelta
 
 _MAX_TOKENS = 16  # OpenAI's default of this endpoint
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from dataclasses import fields as fields_of
 from typing import Any
 
+from ....engine.handle import TimedDelta
 from ...request_log import RequestLog
 from ...state import AppState
 from ..builder import Event, ResponseBuilder
@@ -13,7 +14,6 @@ from ..chat_choice import ChoicePart
 from ..chat_request import ChatRequest
 from ..errors import ApiError
 from ..protocol import ChatFields, SamplingFields, parse
-from ..stream import TimedDelta
 from .input import Message, messages_of
 from .output import ResponseOutput
 from .protocol import IGNORED, LOGPROBS, REFUSED, ResponseFields
