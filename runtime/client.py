@@ -28,7 +28,7 @@ from .ort.batch_invariance import Determinism, check_determinism
 from .ort.executor import OnnxExecutor
 from .ort.runner_protocol import ModelRunner, states_of
 from .ort.session import choose_provider
-from .sampling.grammar import Grammars
+from .sampling.grammar import Grammars, StructuredOutput
 from .sampling.sampler import Sampler
 from .text.tokenizer import Detokenizer, Tokenizer
 
@@ -179,6 +179,10 @@ class Model:
             ChatTemplateError: the bundle has no template, or it refuses these messages.
         """
         return self._template.render(messages, **template)
+
+    def compile(self, wanted: StructuredOutput) -> None:
+        """Compile structured output for later; RequestError for what cannot be enforced."""
+        self._grammars.constraint(wanted)
 
     def describe(self) -> str:
         """The model in a few words."""

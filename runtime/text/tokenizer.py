@@ -28,6 +28,7 @@ class Tokenizer:
 
     Attributes:
         special: ids that decoding skips; never the marks around tool calls and thoughts.
+        control: ids that the file itself marks as special.
         vocab_size: number of tokens.
 
     Raises:
@@ -40,9 +41,9 @@ class Tokenizer:
         self._tokenizer.no_padding()
         added = self._tokenizer.get_added_tokens_decoder()
         self._added = frozenset(added)
-        control = {i for i, token in added.items() if token.special}
+        self.control = frozenset(i for i, token in added.items() if token.special)
         marks = {i for i, token in added.items() if token.content in _MARKS}
-        self.special: frozenset[int] = frozenset({*special, *control}) - marks
+        self.special: frozenset[int] = frozenset({*special, *self.control}) - marks
         self.vocab_size: int = self._tokenizer.get_vocab_size(with_added_tokens=True)
 
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
