@@ -9,7 +9,7 @@ from ..errors import RequestError
 _REASONING = ("reasoning_content", "thinking", "reasoning")
 
 
-def plain_messages(messages: Sequence[Mapping[str, Any]], *, keep_parts: bool) -> list[dict[str, Any]]:
+def plain_messages(messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Copies of the messages, as transformers prepares them.
 
     Keys whose value is None are dropped; reasoning is copied under the names that templates read; the arguments of
@@ -17,7 +17,6 @@ def plain_messages(messages: Sequence[Mapping[str, Any]], *, keep_parts: bool) -
 
     Args:
         messages: each with a `role`, and `content`: text, a list of parts of type text, or None beside tool calls.
-        keep_parts: the template reads lists of parts; otherwise their texts are joined.
 
     Raises:
         RequestError: names the message and what is wrong with it.
@@ -26,7 +25,7 @@ def plain_messages(messages: Sequence[Mapping[str, Any]], *, keep_parts: bool) -
         raise RequestError(
             "messages must be a list of at least one message, such as {'role': 'user', 'content': 'Hi'}."
         )
-    return [_message(message, f"messages[{i}]", keep_parts) for i, message in enumerate(messages)]
+    return [_message(message, f"messages[{i}]") for i, message in enumerate(messages)]
 
 
 def plain_tools(tools: Sequence[Mapping[str, Any]] | None) -> list[dict[str, Any]] | None:
@@ -66,7 +65,7 @@ def _key(key: Any, where: str) -> str:
     return str.__str__(key)
 
 
-def _message(message: Any, where: str, keep_parts: bool) -> dict[str, Any]:
+def _message(message: Any, where: str) -> dict[str, Any]:
     if not isinstance(message, Mapping):
         raise RequestError(f"{where} must be an object with role and content, got {message!r:.60}.")
     plain = {key: value for key, value in _plain(message, where).items() if value is not None}
@@ -76,7 +75,7 @@ def _message(message: Any, where: str, keep_parts: bool) -> dict[str, Any]:
             f"{where}.role must be a word such as 'system', 'user', 'assistant' or 'tool', got {role!r}."
         )
     if "content" in plain:
-        plain["content"] = _content(plain["content"], f"{where}.content", keep_parts)
+        plain["content"] = _content(plain["content"], f"{where}.content")
     elif not plain.get("tool_calls"):
         raise RequestError(f"{where} has neither content nor tool_calls.")
     _parse_arguments(plain.get("tool_calls"))
@@ -91,7 +90,7 @@ def _plain(message: Mapping[str, Any], where: str) -> dict[str, Any]:
     return plain
 
 
-def _content(content: Any, where: str, keep_parts: bool) -> Any:
+def _content(content: Any, where: str) -> Any:
     if isinstance(content, str):
         return content
     if not isinstance(content, list):
@@ -101,7 +100,7 @@ def _content(content: Any, where: str, keep_parts: bool) -> Any:
             raise RequestError(
                 f"{where}[{i}] must be {{'type': 'text', 'text': …}}: this model reads text only, got {part!r:.80}."
             )
-    return content if keep_parts else "".join(part["text"] for part in content)
+    return content
 
 
 def _parse_arguments(calls: Any) -> None:

@@ -6,10 +6,9 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from jinja2 import meta, nodes
-
 from ..bundle.bundle import Bundle
 from ..errors import BundleError, ChatTemplateError
+from .content_forms import ContentForms, up_to_mark, with_end_mark
 from .formats.analysis import analyse
 from .formats.format import ChatFormat
 from .history import adapted
@@ -48,7 +47,6 @@ class ChatTemplate:
         self._template = SandboxedTemplate(source)
         self._source = source
         self._special_tokens = dict(special_tokens or {})
-        self._keep_parts = _reads_parts(self._template.syntax)
 
     @classmethod
     def open(cls, bundle: Bundle, tokenizer: "Tokenizer") -> "ChatTemplate":
@@ -71,6 +69,7 @@ class ChatTemplate:
         *,
         tools: Sequence[Mapping[str, Any]] | None = None,
         add_generation_prompt: bool = True,
+        continue_final_message: bool = False,
         **variables: Any,
     ) -> str:
         """The prompt for a conversation.
@@ -79,19 +78,33 @@ class ChatTemplate:
             messages: mappings with `role` and `content`.
             tools: functions the model may call, in OpenAI's format.
             add_generation_prompt: end where the assistant's answer begins.
+            continue_final_message: end within the last message, which the model then continues.
             variables: what else this template reads, such as `enable_thinking`.
 
         Raises:
-            RequestError: the messages or tools are not well formed.
+            RequestError: the messages or tools are not well formed, or the template would leave a message's text out.
             ChatTemplateError: the template refused them, failed, or exceeded its limits.
         """
-        plain = adapted(plain_messages(messages, keep_parts=self._keep_parts), self.format)
-        return self._rendered(plain, tools, add_generation_prompt, variables)
+        plain = adapted(self.contents.prepared(plain_messages(messages)), self.format)
+        if continue_final_message:
+            plain, end = with_end_mark(plain)
+
+        def render(messages: Sequence[Mapping[str, Any]]) -> str:
+            return self._rendered(messages, tools, add_generation_prompt and not continue_final_message, variables)
+
+        prompt = render(plain)
+        self.contents.require_shown(plain, prompt, render, bool(tools))
+        return up_to_mark(prompt, end) if continue_final_message else prompt
 
     @functools.cached_property
+    def contents(self) -> ContentForms:
+        """How the template takes the contents of messages."""
+        return ContentForms(lambda messages, tools: self._rendered(messages, tools, False, {}, seconds=_PROBING))
+
+    @property
     def variables(self) -> frozenset[str]:
         """What the template reads that nobody sets: messages, tools, and switches such as `enable_thinking`."""
-        return frozenset(meta.find_undeclared_variables(self._template.syntax))
+        return self._template.variables
 
     @functools.cached_property
     def format(self) -> ChatFormat:
@@ -110,7 +123,7 @@ class ChatTemplate:
     ) -> str:
         if (left := self._probing_ends - time.monotonic()) <= 0:
             raise ChatTemplateError("The chat template is too slow to find out how it writes tool calls.")
-        plain = plain_messages(messages, keep_parts=self._keep_parts)
+        plain = self.contents.prepared(plain_messages(messages))
         plain = in_text(plain) if text_arguments else plain
         return self._rendered(plain, tools, add_generation_prompt, {}, seconds=left)
 
@@ -131,20 +144,6 @@ class ChatTemplate:
             "add_generation_prompt": bool(add_generation_prompt),
         }
         return self._template.render(seen, seconds)
-
-
-def _reads_parts(template: nodes.Template) -> bool:
-    """Whether the template loops over a message's content, so that it expects a list of parts."""
-    looped = [loop.iter for loop in template.find_all(nodes.For)]
-    return any(_name(what) == "content" for what in looped)
-
-
-def _name(node: nodes.Node) -> str | None:
-    if isinstance(node, nodes.Getattr):
-        return node.attr
-    if isinstance(node, nodes.Getitem) and isinstance(node.arg, nodes.Const):
-        return str(node.arg.value)
-    return node.name if isinstance(node, nodes.Name) else None
 
 
 def _special_tokens(bundle: Bundle, tokenizer: "Tokenizer") -> dict[str, str]:

@@ -67,9 +67,12 @@ def serve(bundles: tuple[str, ...], host: str, port: int, log_format: str, **opt
       onnxlm serve smol-int4 --host 0.0.0.0 --api-key-file keys.txt --max-concurrency 8 --kv-memory 2GiB
       onnxlm serve small=smol-int4 large=qwen-int4 --port 8080 --log-format json
     """
+    from ..chat.template_process import start_early
+
     names = _named(bundles)
     server_options = _server_options(options)
     process = _process()
+    start_early()  # while the models are loaded
     with _models(names, options["provider"], _engine_options(options)) as models:
         from ..server.app import create_app
 

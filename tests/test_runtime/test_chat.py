@@ -56,7 +56,7 @@ def source(name):
 
 @pytest.fixture(scope="module")
 def expected():
-    """What transformers renders; its exceptions become the word that our errors carry too."""
+    """What transformers renders; the words of its exceptions are those of our errors."""
     transformers = pytest.importorskip("transformers")
     from tokenizers import Tokenizer, models
 
@@ -68,7 +68,7 @@ def expected():
                 messages, tools=tools, chat_template=template, tokenize=False, add_generation_prompt=True, **variables
             )
         except (TemplateError, TypeError) as error:
-            return type(error), str(error)
+            return f"failed: {error}"
 
     return render
 
@@ -77,15 +77,22 @@ def ours(template, messages, tools, **variables):
     try:
         return ChatTemplate(template, TOKENS).render(messages, tools=tools, **variables)
     except ChatTemplateError as error:
-        cause = error.__cause__
-        return type(cause), str(cause)
+        return str(error).removeprefix("The model's chat template ")
 
 
 @pytest.mark.parametrize("tools", [None, [WEATHER], [WEATHER, WEATHER]], ids=["no tools", "tool", "tools"])
 @pytest.mark.parametrize("chat", [name for name in CHATS if name != "parts"])
 @pytest.mark.parametrize("template", sorted(path.stem for path in FOLDER.glob("*.jinja")))
 def test_renders_as_transformers(expected, template, chat, tools):
+    if (template, chat) == ("macros_style", "system"):
+        pytest.skip("drops the system message: see below")
     assert ours(source(template), CHATS[chat], tools) == expected(source(template), CHATS[chat], tools)
+
+
+def test_a_message_that_the_template_would_drop_is_refused(expected):
+    assert "Be brief" not in expected(source("macros_style"), CHATS["system"], None)
+    with pytest.raises(RequestError, match=r"messages\[0\].content: .* leaves this text out .*role 'system'"):
+        ours(source("macros_style"), CHATS["system"], None)
 
 
 def test_parts_as_transformers_where_the_template_reads_them(expected):

@@ -1,14 +1,21 @@
 """A chat template is a stranger's program: it must end soon, stay small, and reach nothing."""
 
+import os
+import signal
+import subprocess
+import sys
 import threading
 import time
-import tracemalloc
+from contextlib import suppress
+from pathlib import Path
 
 import pytest
 
+from runtime.chat import template_process
 from runtime.chat.sandbox import SandboxedTemplate
 from runtime.errors import ChatTemplateError
 
+linux = pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
 DATA = {"messages": [{"role": "user", "content": "Hello"}], "text": "aaaa" * 1000}
 
 LOOPS = "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}"
@@ -61,36 +68,36 @@ SIZE_BOMBS = {
     "format width": "{{ '{:>9999999999}'.format(1) }}",
     "format nested width": "{{ '{:{}}'.format(1, 10**9) }}",
     "center": "{{ 'a'|center(10**10) }}",
-    "center method": "{{ 'a'.center(10**10) }}",
     "zfill": "{{ 'a'.zfill(10**10) }}",
     "tabs": "{{ '\t'.expandtabs(10**10) }}",
     "indent": "{{ text|replace('a', '\n')|indent(10**9) }}",
     "json indent": "{{ messages|tojson(indent=10**10) }}",
-    "json separators": "{{ range(9999)|list|tojson(separators=(text, text)) }}",
-    "date": "{{ strftime_now('%999999999d') }}",
     "sum": DOUBLED.replace("'ab'", "[1]") % "{% set n.x = [n.x, n.x]|sum(start=[]) %}",
-    "source": "x" * 300_000,
+    "source": "x" * 1_100_000,
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("name", [*TIME_BOMBS, *SIZE_BOMBS])
 def test_a_bomb_is_defused(name):
     began = time.monotonic()
-    tracemalloc.start()
-    try:
-        with pytest.raises(ChatTemplateError):
-            SandboxedTemplate((TIME_BOMBS | SIZE_BOMBS)[name]).render(DATA, seconds=0.5)
-        assert tracemalloc.get_traced_memory()[1] < 400 << 20
-    finally:
-        tracemalloc.stop()
-    assert time.monotonic() - began < 10
+    with pytest.raises(ChatTemplateError):
+        SandboxedTemplate((TIME_BOMBS | SIZE_BOMBS)[name]).render(DATA, seconds=0.2)
+    assert time.monotonic() - began < 5  # most of it may be the start of a new process
 
 
 def test_limits_name_themselves():
     with pytest.raises(ChatTemplateError, match=r"did not finish within 0\.1 seconds"):
         SandboxedTemplate(TIME_BOMBS["silent loops"]).render({}, seconds=0.1)
-    with pytest.raises(ChatTemplateError, match="builds larger values than is allowed"):
-        SandboxedTemplate(SIZE_BOMBS["times"]).render({}, seconds=5)
+    with pytest.raises(ChatTemplateError, match="needs more than is allowed: 512 MiB of memory"):
+        SandboxedTemplate("{{ text * (2**30) }}").render(DATA, seconds=5)
+
+
+def test_one_long_operation_ends_in_time_too():
+    template = SandboxedTemplate("{{ (text * 5000)|unique|list|length }}")
+    began = time.monotonic()
+    with pytest.raises(ChatTemplateError, match="did not finish"):
+        template.render(DATA, seconds=0.3)
+    assert time.monotonic() - began < 1
 
 
 @pytest.mark.parametrize(
@@ -106,9 +113,7 @@ def test_limits_name_themselves():
         "{{ cycler.__init__.__globals__.os.popen('id').read() }}",
         "{{ raise_exception.__globals__ }}",
         "{{ namespace(__class__=1) }}",
-        "{{ 'a'.encode() }}",
         "{{ (5).to_bytes(10**9) }}",
-        "{{ dict.fromkeys(text) }}",
         "{{ lipsum(10**9) }}",
         "{{ environment }}{{ environment.tick(-10**9) }}",
         "{% include '/etc/passwd' %}",
@@ -124,9 +129,95 @@ def test_nothing_is_reached(escape):
     assert text == ""
 
 
-def test_namespaces_write_nothing_of_what_they_hold():
-    template = SandboxedTemplate("{% set a = namespace(x=1) %}{% set a = namespace(x=a, y=a) %}{{ [a, a] }}")
-    assert template.render({}, seconds=1) == "[<Namespace>, <Namespace>]"
+VALUES = [
+    "{% for m in messages %}{{ m.content.replace('l', 'L') }}{{ '\ta'.expandtabs(4) }}{% endfor %}",
+    "{% set x %}{{ text.replace('a', 'b')[:9] }}{% endset %}{{ x|upper }}",
+    "{{ '{} in 2024'.format(1) }}{{ 'in %d of 2024' % 5 }}{{ '%s 2024'|format('in') }}{{ '{:>1000}'.format('x') }}",
+    "{{ dict.fromkeys(['a', 'b'], 1) }}{{ dict(a=1, **{'b': 2}) }}{{ dict([('a', 1)]) }}",
+    "{{ range(7)|batch(3, 'x')|list }}{{ range(7)|slice(3)|map('list')|list }}{{ range(9)|list|random|string|length }}",
+    "{{ text|wordwrap(40) }}{{ '<b>a</b>  c'|striptags }}{{ {'b': 1, 'a': [2]}|pprint }}{{ 5000|filesizeformat }}",
+    "{{ 'see http://a.b'|urlize }}{{ {'a': 1}|xmlattr }}{{ '<'|e }}{{ '<'|safe }}{{ 'a b'|urlencode }}{{ 'x'|d }}",
+    "{{ messages|map(attribute='role')|join(',') }}{{ messages|groupby('role')|list }}{{ [1, 2, 3]|sum }}",
+    "{{ [3, 1]|sort }}{{ [1, 1]|unique|list }}{{ 'a'.zfill(3) }}{{ 'a,b'.split(',') }}{{ 'ß'.casefold() }}",
+    "{{ 'a'.encode().hex() }}{{ 'abc'.translate({97: 'x'}) }}{{ 'a-b'.maketrans('a', 'b') }}{{ (255).bit_length() }}",
+    "{{ 1 is odd }}{{ 'a' is lower }}{{ none is none }}{{ x is defined }}{{ 3 is divisibleby 3 }}{{ [] is sequence }}",
+    "{{ 'a' is filter }}{{ 'upper' is filter }}{{ 1 is eq 1 }}{{ 1 is in [1] }}{{ 1.0 is float }}",
+    "{% set n = namespace(x=1) %}{% for i in [1, 2] %}{% set n.x = n.x + i %}{% endfor %}{{ n.x }}{{ [n] }}",
+    "{% for i in range(9) %}{% if i == 5 %}{% break %}{% elif i is odd %}{% continue %}{% endif %}{{ i }}{% endfor %}",
+    "{% macro f(a, b=2) %}{{ a }}{{ b }}{{ varargs }}{{ caller() if caller }}{% endmacro %}{{ f(1, 3, 4) }}"
+    "{% call f(1) %}x{% endcall %}",
+    "{% for k, v in {'a': 1}.items() %}{{ k }}{{ v }}{{ loop.index }}{{ loop.last }}{{ loop.cycle(1, 2) }}{% endfor %}",
+    "{% set j = joiner('|') %}{% for i in [1, 2] %}{{ j() }}{{ i }}{% endfor %}{{ cycler('a', 'b').next() }}",
+    "{% filter upper %}a{% endfilter %}{% with a = 1 %}{{ a }}{% endwith %}{% raw %}{{ }}{% endraw %}",
+    "{% generation %}said{% endgeneration %}{% autoescape true %}{{ '<' }}{% endautoescape %}{{ 'a' ~ 1 ~ none }}",
+    "{{ messages|tojson }}{{ {'ü': '<\\''}|tojson(indent=2, sort_keys=true) }}{{ [1]|tojson(separators=(',', ':')) }}",
+    "{{ strftime_now('%Y') }}{{ 7 // 2 }}{{ 2 ** 10 }}{{ -7 % 3 }}{{ 1 / 3 }}{{ text[1:9:2] }}",
+    "{{ 'a\nb'|indent(2, true) }}{{ 'abc def'|truncate(5) }}{{ 'x'|center(5) }}{{ 1.55|round(1) }}{{ [1, 2]|last }}",
+    "{{ missing }}{{ missing|default('x') }}{{ messages[0].missing is undefined }}{{ [1, [2]] == [1, [2]] }}",
+]
+
+
+@pytest.mark.parametrize("source", VALUES)
+def test_values_are_those_of_transformers(source):
+    utilities = pytest.importorskip("transformers.utils.chat_template_utils")
+    expected = utilities._compile_jinja_template(source).render(**DATA)
+    assert SandboxedTemplate(source).render(DATA, seconds=5) == expected
+
+
+def workers():
+    """Ids of the processes that this one has started to render templates."""
+    found = []
+    for status in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):
+            ours = int(status.read_text().rpartition(")")[2].split()[1]) == os.getpid()
+            if ours and b"template_worker" in (status.parent / "cmdline").read_bytes():
+                found.append(int(status.parent.name))
+    return found
+
+
+@linux
+def test_a_killed_process_is_replaced():
+    template = SandboxedTemplate("{{ text[:2] }}")
+    assert template.render(DATA, seconds=5) == "aa"
+    for child in workers():
+        os.kill(child, signal.SIGKILL)
+    assert template.render(DATA, seconds=5) == "aa"
+
+
+@linux
+def test_the_process_knows_no_secret_and_ignores_ctrl_c(monkeypatch):
+    monkeypatch.setenv("API_KEY", "secret")
+    monkeypatch.setattr(template_process, "_pools", [])
+    template = SandboxedTemplate("{{ text[:2] }}")
+    template.render(DATA, seconds=5)
+    children = workers()
+    for child in children:
+        environment = Path(f"/proc/{child}/environ").read_text()
+        assert "KEY" not in environment
+        assert "HOME=" not in environment
+        os.kill(child, signal.SIGINT)
+    assert template.render(DATA, seconds=5) == "aa"
+    assert set(workers()) == set(children)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+def test_a_fork_has_processes_of_its_own():
+    code = (
+        "import os, sys; from runtime.chat.sandbox import SandboxedTemplate; t = SandboxedTemplate('{{ x }}')\n"
+        "pid = os.fork()\n"
+        "good = all(t.render({'x': f'{pid} {i}'}, 5) == f'{pid} {i}' for i in range(200))\n"
+        "os._exit(not good) if pid == 0 else sys.exit(os.waitpid(pid, 0)[1] or not good)"
+    )
+    assert subprocess.run([sys.executable, "-c", code], timeout=60).returncode == 0
+
+
+def test_without_processes_a_trusted_template_is_rendered_here(monkeypatch):
+    monkeypatch.setattr(template_process, "_pools", [])
+    monkeypatch.setattr(sys, "executable", "")
+    with pytest.raises(ChatTemplateError, match="ONNXLM_TRUST_CHAT_TEMPLATES=1"):
+        SandboxedTemplate("{{ x }}")
+    monkeypatch.setenv("ONNXLM_TRUST_CHAT_TEMPLATES", "1")
+    assert SandboxedTemplate("{{ x }}").render({"x": 5}, seconds=1) == "5"
 
 
 def test_templates_render_side_by_side():
