@@ -156,7 +156,8 @@ class LLM:
             params: how to sample; None is the model's defaults.
             timeout: seconds after which an answer ends with finish_reason "timeout".
             progress: show a bar on stderr.
-            extra: sampling parameters that replace those of `params`; `tools`; variables that the chat template reads.
+            extra: sampling parameters that replace those of `params`; fields of `ChatOptions`, such as `tools`, which
+                takes Python functions and schemas; variables that the chat template reads.
 
         Raises:
             ChatTemplateError: the bundle has no template, or it refuses these messages.
