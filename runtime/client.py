@@ -17,11 +17,12 @@ from .chat.reading import ChatReader
 from .engine.engine import Engine
 from .engine.generation import RequestState
 from .engine.handle import Observer, Reader, RequestHandle
+from .engine.limits import Limits
 from .engine.prefill_policy import ChunkedPrefillPolicy
 from .engine.request import Sequence as TokenSequence
-from .engine.scheduler import Limits, Scheduler
+from .engine.scheduler import Scheduler
 from .engine.speculation import PromptLookup
-from .engine.waiting_limit import WaitingLimit
+from .engine.waiting import WaitingLimit
 from .errors import BundleError, OptionError, RequestError
 from .host.memory import available_memory
 from .options import EngineOptions, SamplingParams
@@ -304,7 +305,7 @@ def _build_engine(executor: ModelRunner, bundle: Bundle, options: EngineOptions)
     queue = WaitingLimit(options.max_queue, options.max_queue_tokens)
     prefixes = PrefixCache(options.prefix_cache) if options.prefix_cache else None
     pace = ChunkedPrefillPolicy(options.prefill_chunk)
-    return Engine(executor, Scheduler(limits, pool), queue=queue, pace=pace, prefixes=prefixes)
+    return Engine(executor, Scheduler(limits, pool), queue=queue, policy=pace, prefixes=prefixes)
 
 
 def _decode_is_exact(bundle: Bundle) -> bool:

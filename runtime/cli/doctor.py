@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 if TYPE_CHECKING:
-    from ..host.doctor import Diagnosis
+    from ..advice.doctor import Diagnosis
     from ..host.machine import Machine
     from ..host.packages import Package
 
@@ -36,7 +36,7 @@ def doctor(context: click.Context, quick: bool, as_json: bool) -> None:
       onnxlm doctor
       onnxlm doctor --json
     """
-    from ..host.doctor import diagnose
+    from ..advice.doctor import diagnose
     from ..host.machine import this_machine
     from ..host.packages import onnxruntime_wheels, own_version, packages
 

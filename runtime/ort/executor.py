@@ -6,10 +6,10 @@ from typing import Any
 import numpy as np
 
 from ..bundle.bundle import Bundle
+from ..bundle.kv_layout import STATE_COPIES
 from ..bundle.manifest import Graph, Manifest
 from ..bundle.tensor_specs import cache_pairs
 from ..cache.host import Array, CacheSlots, CacheTensor, GrowingSlots, PagedSlots
-from ..cache.layout import STATE_COPIES
 from ..cache.pages import pages_supported
 from ..cache.recurrent import RecurrentStateCache, state_slots_of
 from ..cache.state_memory import HostStates, StateMemory, StateTensor

@@ -3,11 +3,11 @@
 from dataclasses import dataclass
 
 from ..errors import OnnxlmError
+from ..host.byte_units import format_bytes
+from ..host.machine import Machine
+from ..host.packages import Package, onnxruntime_wheels, packages
 from ..ort.cuda_check import missing_for_cuda
 from ..ort.session import onnxruntime, operator_has_input
-from .byte_units import format_bytes
-from .machine import Machine
-from .packages import Package, onnxruntime_wheels, packages
 
 # An ONNX model of one Identity node: that it runs proves that the wheel fits this machine.
 _IDENTITY = (

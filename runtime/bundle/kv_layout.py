@@ -34,11 +34,6 @@ def state_bytes(shapes: Iterable[Iterable[int]]) -> int:
     return sum(4 * prod(shape) for shape in shapes)
 
 
-def tokens_that_fit(budget: int, bytes_per_token: int) -> int:
-    """Tokens whose keys and values fit in `budget` bytes, over all sequences together."""
-    return max(budget, 0) // bytes_per_token
-
-
 def positions_computed(tokens: int, *, cached: bool) -> int:
     """Positions that pass through the decoder while a text grows from nothing to `tokens` tokens, one at a time.
 

@@ -6,9 +6,9 @@ faster than the memory's bandwidth divided by those bytes. Users are counted as 
 
 from dataclasses import dataclass, replace
 
+from ..bundle.kv_layout import STATE_COPIES, kv_bytes_per_token
 from ..bundle.manifest import Manifest
 from ..cache.blocks import BlockPool
-from ..cache.layout import STATE_COPIES, kv_bytes_per_token
 from ..errors import OptionError
 
 LONG_CONTEXT = 32_000

@@ -21,9 +21,9 @@ from pathlib import Path
 from urllib.parse import urlsplit
 from urllib.request import url2pathname
 
-from ..bundle.bundle import open_bundle
 from ..errors import OptionError
-from .packages import DISTRIBUTION, own_version
+from ..host.packages import DISTRIBUTION, own_version
+from .bundle import open_bundle
 
 SCRIPT = """\
 #!/bin/sh
