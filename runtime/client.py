@@ -13,7 +13,7 @@ from .bundle.bundle import Bundle, open_bundle
 from .cache.blocks import BlockPool
 from .cache.prefix_cache import BLOCK_TOKENS, PrefixCache
 from .chat.options import ChatOptions
-from .chat.reading import ChatReader
+from .chat_reader import ChatReader
 from .engine.engine import Engine
 from .engine.generation import RequestState
 from .engine.handle import Observer, Reader, RequestHandle

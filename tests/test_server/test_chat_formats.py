@@ -90,7 +90,7 @@ def test_a_call_that_is_cut_off_is_no_text(client):
 @pytest.mark.parametrize(
     ("fields", "word"),
     [({"tools": [PAY], "tool_choice": {"type": "function", "function": {"name": "steal"}}}, "tool_choice"),
-     ({"tools": [PAY], "tool_choice": {"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": []}}}, "tool_choice"),
+     ({"tools": [PAY], "tool_choice": {"type": "allowed_tools", "allowed_tools": {"tools": []}}}, "tool_choice"),
      ({"tool_choice": "required"}, "tool_choice"), ({"tools": [{"type": "custom", "custom": {"name": "x"}}]}, "tools"),
      ({"extra_body": {"thinking_budget": 100}}, "thinking_budget"), ({"reasoning_effort": "most"}, "reasoning_effort"),
      ({"extra_body": {"chat_template_kwargs": {"enable_thinkin": True}}}, "enable_thinkin")],

@@ -3,10 +3,10 @@
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from ..engine.generation import OutputDelta
+from .engine.generation import OutputDelta
 
 if TYPE_CHECKING:
-    from .answer_plan import AnswerPlan
+    from .chat.answer_plan import AnswerPlan
 
 
 class ChatReader:
