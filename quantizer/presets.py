@@ -104,8 +104,8 @@ def require_effect(given: Mapping[str, Any], recipe: Recipe, *, gate: bool) -> N
     names = [name for name in ("calibration", "calibration_tokens", "seed", "work") if given.get(name) is not None]
     if names and not (recipe.needs_text or recipe.kv or gate):
         raise QuantizationError(
-            f"{_flag(names[0])} has no effect: method {recipe.method!r} needs no text. Leave it out, or name what reads "
-            "text: --method gptq, --budget, --preset balanced, --outliers, --kv or --fail-if."
+            f"{_flag(names[0])} has no effect: method {recipe.method!r} needs no text. Leave it out, or name what "
+            "reads text: --method gptq, --budget, --preset balanced, --outliers, --kv or --fail-if."
         )
     if "seed" in names and recipe.calibration != "self":
         raise QuantizationError("--seed has no effect: it is of text that the model writes. Leave out --calibration.")

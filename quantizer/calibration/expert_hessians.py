@@ -1,8 +1,8 @@
 """Hessians of experts, one at a time, from what the experts of a layer read during calibration.
 
 What is kept on disk is the input of the layer's experts, `[tokens, H]`, not E Hessians `[H, H]`, which for many
-experts would be larger than the model. An expert's Hessian counts each of its tokens by the square of the weight that its
-output is mixed in with: that is how much its errors count.
+experts would be larger than the model. An expert's Hessian counts each of its tokens by the square of the weight that
+its output is mixed in with: that is how much its errors count. One that saw too few tokens borrows from all others.
 """
 
 import math
