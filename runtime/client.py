@@ -32,7 +32,8 @@ from .ort.runner_protocol import ModelRunner, states_of
 from .ort.session import choose_provider
 from .sampling.grammar import Grammars, StructuredOutput
 from .sampling.sampler import Sampler
-from .text.tokenizer import Detokenizer, Tokenizer
+from .text.detokenizer import Detokenizer
+from .text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
     from .chat.answer_plan import AnswerPlan
