@@ -6,6 +6,7 @@ but `ort/` and `cache/cuda*` imports this file.
 
 import ctypes
 import functools
+import weakref
 from typing import Any
 
 import numpy as np
@@ -31,7 +32,6 @@ class CudaDevice:
     def __init__(self, runtime: Any = None) -> None:
         self._runtime = runtime or load_cuda_runtime()
         self._sizes: dict[int, int] = {}
-        self._pinned: list[int] = []
         stream = ctypes.c_void_p()
         self._call("StreamCreateWithFlags", ctypes.byref(stream), _NON_BLOCKING)
         self.stream = int(stream.value or 0)
@@ -65,14 +65,14 @@ class CudaDevice:
         self._call("Free", address)
 
     def pinned(self, shape: tuple[int, ...], dtype: Any) -> Array:
-        """A host array of zeros that the device copies from and to without a detour; it lives until `close`."""
+        """A host array of zeros that the device copies from and to without a detour. It is freed with its last view."""
         kind = np.dtype(dtype)
         size, pointer = max(1, int(np.prod(shape)) * kind.itemsize), ctypes.c_void_p()
         self._call("MallocHost", ctypes.byref(pointer), size)
         address = int(pointer.value or 0)
-        self._pinned.append(address)
         ctypes.memset(address, 0, size)
         buffer = (ctypes.c_byte * size).from_address(address)
+        weakref.finalize(buffer, self._runtime.cudaFreeHost, address)
         return np.frombuffer(buffer, kind, int(np.prod(shape))).reshape(shape)
 
     def copy(
@@ -94,9 +94,7 @@ class CudaDevice:
         self._runtime.cudaStreamSynchronize(self.stream)
         for address in self._sizes:
             self._runtime.cudaFree(address)
-        for address in self._pinned:
-            self._runtime.cudaFreeHost(address)
-        self._sizes, self._pinned = {}, []
+        self._sizes = {}
         if self.stream:
             self._runtime.cudaStreamDestroy(self.stream)
             self.stream = 0
