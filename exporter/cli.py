@@ -126,6 +126,17 @@ def export(source: Path, output: Path, kind: str, copy_weights: bool, as_json: b
     with progress("exporting") as bar:
         report = run_export(source, output, ExportOptions(**options), bar, on_estimate=_say_estimate)
     click.echo(json.dumps(_summary(report), indent=1) if as_json else _text(report))
+    _warn_of_chat(report.folder)
+
+
+def _warn_of_chat(folder: Path) -> None:
+    """Say once, on stderr, that tools cannot be used, where the template shows some."""
+    from runtime.bundle.bundle import open_bundle
+    from runtime.chat.description import chat_warning
+
+    warning = chat_warning(open_bundle(folder))
+    if warning:
+        click.echo(f"warning: {warning}", err=True)
 
 
 def _export_genai(source: Path, output: Path, options: "ExportOptions", copy_weights: bool, as_json: bool) -> None:

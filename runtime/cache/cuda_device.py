@@ -1,7 +1,7 @@
 """The GPU as the cache and the steps see it: its memory, copies, pinned host memory, a stream, and what is free.
 
-Everything comes from the CUDA runtime library that ONNX Runtime's provider uses too, so both see the same device. Nobody
-but `ort/` and `cache/cuda*` imports this file.
+Everything comes from the CUDA runtime library that ONNX Runtime's provider uses too, so both see the same device.
+Nobody but `ort/` and `cache/cuda*` imports this file.
 """
 
 import ctypes
@@ -18,7 +18,12 @@ TO_DEVICE, TO_HOST, ON_DEVICE = 1, 2, 3  # cudaMemcpyKind
 _RUNTIMES = ("libcudart.so.13", "libcudart.so.12", "libcudart.so")
 _OUT_OF_MEMORY = 2  # cudaErrorMemoryAllocation
 _NON_BLOCKING = 1  # cudaStreamNonBlocking: does not wait for the default stream
-_NAMES = {"Malloc": "allocating", "Free": "freeing", "Memcpy2DAsync": "copying", "StreamSynchronize": "waiting for the GPU"}
+_NAMES = {
+    "Malloc": "allocating",
+    "Free": "freeing",
+    "Memcpy2DAsync": "copying",
+    "StreamSynchronize": "waiting for the GPU",
+}
 
 
 class CudaDevice:

@@ -31,7 +31,6 @@ class CudaStates:
             self.close()
             raise
 
-
     def pointer(self, tensor: int, state_slot: int) -> int:
         """Device address of a place of a state tensor."""
         return self._addresses[tensor] + state_slot * self.tensors[tensor].nbytes

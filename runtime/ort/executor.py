@@ -14,7 +14,7 @@ from .binding import BindingKey, FloatArray, IntArray
 from .graph import BoundStep, GraphSession
 from .interruption import Interruptible
 from .invariant_splits import invariant_splits
-from .memory import allocate, open_device, zeros_of
+from .memory import allocate, closing_on_error, open_device, zeros_of
 from .runner_protocol import MAX_REWIND, MAX_SCORED
 from .session import ProviderName
 
@@ -50,19 +50,20 @@ class OnnxExecutor:
         self.vocab_size = manifest.architecture.vocab_size
         self.bytes_per_token = manifest.kv_cache.bytes_per_token
         context = min(context or manifest.architecture.context_length, manifest.architecture.context_length)
-        graphs, device = manifest.graphs, open_device(provider)
-        stream = None if device is None else device.stream
-        self._prefill = GraphSession(bundle.folder, graphs.prefill, provider, threads, stream)
-        decode = GraphSession(bundle.folder, graphs.decode, provider, threads, stream) if two_sessions else None
-        self._decode = decode or self._prefill
         self._query_blocks = frozenset(2 * layer.head_dim for layer in manifest.architecture.layers)
         self._windowed = any(layer.window is not None for layer in manifest.architecture.layers)
-        self._memory = allocate(manifest, slots, context, device, kv_memory)
+        device = open_device(provider)
+        with closing_on_error(device):
+            graphs, stream = manifest.graphs, None if device is None else device.stream
+            self._prefill = GraphSession(bundle.folder, graphs.prefill, provider, threads, stream)
+            decode = GraphSession(bundle.folder, graphs.decode, provider, threads, stream) if two_sessions else None
+            self._decode = decode or self._prefill
+            self._memory = allocate(manifest, slots, context, device, kv_memory)
+            self._new_logits = functools.partial(zeros_of, self._memory.transfers, manifest)
+            self._logits = self._new_logits(slots)
         self.memory, self.capacity = self._memory.slots, self._memory.capacity
         self.state_bytes = STATE_COPIES * manifest.state_bytes
         self.states = RecurrentStateCache(self._memory.states, slots)
-        self._new_logits = functools.partial(zeros_of, self._memory.transfers, manifest)
-        self._logits = self._new_logits(slots)
         self.can_give_all_logits = True
         self.can_batch_prefill = self._prefill.has_counts and not manifest.state_bytes
         self._scores: FloatArray | None = None

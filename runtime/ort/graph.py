@@ -30,9 +30,7 @@ class GraphSession:
 class BoundStep:
     """A binding with its small inputs, which are bound once and only overwritten between two runs."""
 
-    def __init__(
-        self, loaded: GraphSession, memory: StepMemory, span: BindingKey, logits: FloatArray
-    ) -> None:
+    def __init__(self, loaded: GraphSession, memory: StepMemory, span: BindingKey, logits: FloatArray) -> None:
         self.logits, count = logits, span.slots
         self._binding = Binding(
             loaded.session, loaded.graph, memory.slots, memory.states, span, memory.transfers, logits

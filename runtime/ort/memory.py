@@ -1,9 +1,9 @@
 """What steps need beside a graph: the cache, the states, and the way of inputs and logits, on one provider."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
-
-import numpy as np
 
 from ..bundle.kv_layout import STATE_COPIES
 from ..bundle.manifest import Manifest
@@ -14,7 +14,7 @@ from ..cache.recurrent import state_slots_of
 from ..cache.state_memory import HostStates, StateMemory, StateTensor
 from ..errors import OptionError
 from .session import ProviderName
-from .transfers import CudaTransfers, HostTransfers, Transfers, storage_type
+from .transfers import CudaTransfers, FloatArray, HostTransfers, Transfers, storage_type
 
 _GPU_SHARE = 0.85  # of the memory that is free behind the weights; the rest is for what a prefill computes
 _LEAST_TOKENS = 16  # a slot of fewer is of no use
@@ -53,6 +53,17 @@ def open_device(provider: ProviderName) -> Any:
     from ..cache.cuda_device import CudaDevice
 
     return CudaDevice()
+
+
+@contextmanager
+def closing_on_error(device: Any) -> Iterator[None]:
+    """Free the GPU if what is done with it fails."""
+    try:
+        yield
+    except BaseException:
+        if device is not None:
+            device.close()
+        raise
 
 
 def allocate(manifest: Manifest, slots: int, capacity: int, device: Any, kv_memory: int | None) -> StepMemory:
@@ -107,8 +118,8 @@ def _affordable(manifest: Manifest, slots: int, capacity: int, free: int, kv_mem
     tokens = int((budget - states) / token) if token else capacity
     if tokens < min(_LEAST_TOKENS, capacity):
         raise OptionError(
-            f"{budget:,} bytes of GPU memory hold not even {_LEAST_TOKENS} tokens in each of {slots} slots: a token costs "
-            f"{manifest.kv_cache.bytes_per_token:,} bytes, the states of a slot {states // slots:,}. "
+            f"{budget:,} bytes of GPU memory hold not even {_LEAST_TOKENS} tokens in each of {slots} slots: a token "
+            f"costs {manifest.kv_cache.bytes_per_token:,} bytes, the states of a slot {states // slots:,}. "
             "Raise --kv-memory, or lower --max-concurrency."
         )
     return min(capacity, tokens)
@@ -119,6 +130,6 @@ def logits_type(manifest: Manifest) -> str:
     return next(port.dtype for port in manifest.graphs.prefill.outputs if port.role == "logits")
 
 
-def zeros_of(transfers: Transfers, manifest: Manifest, rows: int) -> np.ndarray:
+def zeros_of(transfers: Transfers, manifest: Manifest, rows: int) -> FloatArray:
     """Logits of `rows` positions, where steps can write them."""
     return transfers.logits(rows, manifest.architecture.vocab_size, logits_type(manifest))

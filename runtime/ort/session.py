@@ -2,6 +2,7 @@
 
 import functools
 import importlib
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -24,6 +25,7 @@ from .cuda_check import missing_for_cuda
 
 ProviderName = Literal["cpu", "cuda"]
 PROVIDERS: dict[str, str] = {"cpu": "CPUExecutionProvider", "cuda": "CUDAExecutionProvider"}
+_SILENT = 4  # what is an error in a session is raised, too
 _QUIET = 3  # errors only: warnings about initializers and cores are not for our users
 _OUT_OF_MEMORY = ("out of memory", "Failed to allocate memory", "CUBLAS_STATUS_ALLOC_FAILED")
 _CUDA_FAILURES = ("CUDA failure", "CUDA error", "CUBLAS failure", "CUBLAS_STATUS_", "CUDNN failure")
@@ -100,7 +102,7 @@ def open_session(
     """
     module = onnxruntime()
     options = module.SessionOptions()
-    options.log_severity_level = _QUIET
+    options.log_severity_level = _SILENT
     options.intra_op_num_threads = threads or 0
     options.enable_mem_pattern = False  # a plan per input shape would be kept for every prompt length ever seen
     for key, value in (settings or {}).items():
@@ -129,11 +131,12 @@ def translated(doing: str) -> Iterator[None]:
 def _ours(doing: str, error: Exception) -> ExecutionError:
     """What went wrong, by what the CUDA provider writes: it has no codes of its own."""
     text = str(error)
-    message = f"ONNX Runtime failed while {doing}: {_first_line(error)}"
+    cuda = re.search(r"(?:CUDA|CUBLAS|CUDNN) (?:failure|error) [^;]*|Failed to allocate memory[^;\n]*", text)
+    message = f"ONNX Runtime failed while {doing}: {cuda[0].strip() if cuda else _first_line(error)}"
     if any(words in text for words in _OUT_OF_MEMORY):
-        return DeviceMemoryError(f"{message} Lower --kv-memory, --max-concurrency or --prefill-chunk.")
+        return DeviceMemoryError(f"{message}. Lower --kv-memory, --max-concurrency or --prefill-chunk.")
     if any(words in text for words in _CUDA_FAILURES):
-        return DeviceLostError(f"{message} This process cannot use the GPU any more: restart it.")
+        return DeviceLostError(f"{message}. This process cannot use the GPU any more: restart it.")
     return ExecutionError(message)
 
 

@@ -39,7 +39,7 @@ class ServedModel:
     @cached_property
     def template(self) -> ChatTemplate:
         """Its chat template; raises ChatTemplateError if it has none."""
-        return ChatTemplate.open(self.model.bundle, self.model.tokenizer)
+        return self.model.chat_template
 
     @cached_property
     def planner(self) -> AnswerPlanner:

@@ -100,9 +100,7 @@ def test_rows_lie_one_behind_the_other(slots: CudaSlots) -> None:
 
 
 @pytest.mark.parametrize("allocation", [1, 2, 3, 4])
-def test_a_growth_that_fails_anywhere_leaves_every_row(
-    slots: CudaSlots, runtime: HostRuntime, allocation: int
-) -> None:
+def test_a_growth_that_fails_anywhere_leaves_every_row(slots: CudaSlots, runtime: HostRuntime, allocation: int) -> None:
     for slot in range(4):
         slots.write(slot, 0, block(50 + slot))
     before, capacity, held = slots.generation, slots.capacity, len(runtime.blocks)
