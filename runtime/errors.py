@@ -77,7 +77,12 @@ class DeviceMemoryError(ExecutionError):
 
 
 class DeviceLostError(ExecutionError):
-    """The GPU reported an error that ends its use by this process; only a new process can use it again."""
+    """The GPU reported an error that ends its use by this process; only a new process can use it again.
+
+    A server then answers 503, ends, and leaves this exit code to whoever restarts it (EX_TEMPFAIL of sysexits.h).
+    """
+
+    exit_code = 75
 
 
 class EngineClosedError(ExecutionError):

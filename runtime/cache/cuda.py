@@ -115,7 +115,7 @@ class CudaSlots:
         grown: list[int] = []
         try:
             for index in indices:
-                grown.append(self._gpu.allocate(self._size(index, capacity)))
+                grown.append(self._gpu.allocate(self._size(index, capacity)))  # noqa: PERF401  # freed if one fails
             for index, address in zip(indices, grown, strict=True):
                 self._fill(index, address, capacity)
             self._gpu.finish()  # before the old ones are freed

@@ -1,11 +1,8 @@
 """The GPU's rows over a stand-in for the CUDA runtime that copies host memory: every address and pitch is checked."""
 
-import ctypes
-from collections.abc import Callable
-from typing import Any
-
 import numpy as np
 import pytest
+from host_cuda import HostRuntime
 
 from runtime.cache.cuda import CudaSlots
 from runtime.cache.cuda_device import CudaDevice
@@ -18,41 +15,6 @@ TENSORS = [
     CacheTensor("value.0", kv_heads=2, head_width=8, dtype=np.dtype(np.int8)),
     CacheTensor("value.1", kv_heads=1, head_width=16, dtype=np.dtype(np.uint16)),
 ]
-
-
-class HostRuntime:
-    """The calls of the CUDA runtime that the cache makes, on host memory; `fail_at` is the allocation that fails."""
-
-    def __init__(self) -> None:
-        self.blocks: dict[int, ctypes.Array[ctypes.c_char]] = {}
-        self.allocations, self.fail_at, self.status = 0, -1, 0
-
-    def cudaMalloc(self, pointer: Any, size: int) -> int:  # noqa: N802
-        self.allocations += 1
-        if self.allocations == self.fail_at:
-            return 2
-        block = ctypes.create_string_buffer(size)
-        pointer._obj.value = ctypes.addressof(block)
-        self.blocks[ctypes.addressof(block)] = block
-        return 0
-
-    def cudaFree(self, pointer: int) -> int:  # noqa: N802
-        del self.blocks[pointer]
-        return 0
-
-    def cudaMemcpy2DAsync(  # noqa: N802
-        self, target: int, target_pitch: int, source: int, source_pitch: int, width: int, height: int, *_: int
-    ) -> int:
-        assert width <= min(target_pitch, source_pitch)
-        for line in range(height):
-            ctypes.memmove(target + line * target_pitch, source + line * source_pitch, width)
-        return self.status
-
-    def cudaGetErrorName(self, status: int) -> bytes:  # noqa: N802
-        return b"cudaErrorOfTheTest"
-
-    def __getattr__(self, name: str) -> Callable[..., int]:
-        return lambda *_: 0
 
 
 @pytest.fixture
