@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from runtime.cli.interrupt import stopping_promptly
 from runtime.cli.progress import progress
 from runtime.host.memory import peak_memory
 
@@ -123,7 +124,7 @@ def export(source: Path, output: Path, kind: str, copy_weights: bool, as_json: b
         raise click.UsageError("--copy-weights belongs to --format genai; a bundle has weights of its own.")
     from .export import export as run_export
 
-    with progress("exporting") as bar:
+    with stopping_promptly(), progress("exporting") as bar:
         report = run_export(source, output, ExportOptions(**options), bar, on_estimate=_say_estimate)
     click.echo(json.dumps(_summary(report), indent=1) if as_json else _text(report))
     _warn_of_chat(report.folder)
@@ -142,7 +143,7 @@ def _warn_of_chat(folder: Path) -> None:
 def _export_genai(source: Path, output: Path, options: "ExportOptions", copy_weights: bool, as_json: bool) -> None:
     from .genai.folder import export_genai
 
-    with progress("exporting") as bar:
+    with stopping_promptly(), progress("exporting") as bar:
         report = export_genai(source, output, options, bar, copy_weights=copy_weights)
     if as_json:
         click.echo(json.dumps({**asdict(report), "folder": str(report.folder)}))
