@@ -70,7 +70,7 @@ test-optimized: .venv/dev.stamp
 
 # The programs in examples/ that need more than Python; npm's scripts would only fetch CUDA libraries.
 examples: .venv/dev.stamp
-	cd examples/javascript && npm install --ignore-scripts --no-audit --no-fund --silent
+	for folder in javascript browser; do (cd examples/$$folder && npm install --ignore-scripts --no-audit --no-fund --silent) || exit 1; done
 	$(BIN)/python -m pytest -q tests/test_examples
 
 test-oldest: .venv/oldest-$(OLDEST)/onnxruntime/__init__.py
