@@ -4,6 +4,7 @@ import functools
 import json
 import time
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..bundle.bundle import Bundle
@@ -49,13 +50,15 @@ class ChatTemplate:
         self._special_tokens = dict(special_tokens or {})
 
     @classmethod
-    def open(cls, bundle: Bundle, tokenizer: "Tokenizer") -> "ChatTemplate":
-        """The chat template of a bundle.
+    def open(cls, bundle: Bundle, tokenizer: "Tokenizer", replacement: Path | None = None) -> "ChatTemplate":
+        """The chat template of a bundle, or the one in the file `replacement` in place of it.
 
         Raises:
             ChatTemplateError: it has none, or one that is broken.
             BundleError: a file cannot be read.
         """
+        if replacement is not None:
+            return cls(_read_replacement(replacement), _special_tokens(bundle, tokenizer))
         if not bundle.has(TEMPLATE_NAME):
             raise ChatTemplateError(
                 f"{bundle.folder}: this model has no chat template ({TEMPLATE_NAME}): it completes text, it does not "
@@ -163,6 +166,13 @@ def _configured_tokens(bundle: Bundle) -> dict[str, str]:
     entries = {name: config.get(name) for name in _TOKENS} if isinstance(config, dict) else {}
     texts = {name: e.get("content") if isinstance(e, dict) else e for name, e in entries.items()}
     return {name: text for name, text in texts.items() if isinstance(text, str)}
+
+
+def _read_replacement(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ChatTemplateError(f"{path}: the chat template cannot be read ({error}).") from error
 
 
 def _read(bundle: Bundle, name: str) -> str:

@@ -8,15 +8,16 @@ import os
 import subprocess
 import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from ..errors import ChatTemplateError
 from . import template_worker as worker
 
+Result = TypeVar("Result")
 MEMORY = 512 << 20  # bytes that one process may use
 _MOST_IDLE = 2  # processes that wait for the next request
 _START_SECONDS = 60.0
@@ -49,7 +50,8 @@ def ask(source: str, variables: Mapping[str, Any] | None, seconds: float) -> Rep
     """
     if os.environ.get(_TRUSTED) == "1":
         return Reply(*worker.answer(source, variables))
-    payload = marshal.dumps((source, variables, seconds))
+    request: Any = (source, variables, seconds)
+    payload = marshal.dumps(request)
     for _ in range(2):  # a process may have been killed while it was idle
         try:
             return _pool().ask(payload, seconds)
@@ -110,9 +112,14 @@ class _Process:
             with suppress(OSError):  # what was not yet sent has nowhere to go
                 stream.close()  # type: ignore[union-attr]
 
-    def _within(self, seconds: float, work: Any) -> Any:
+    def _within(self, seconds: float, work: Callable[[], Result]) -> Result:
         overtime = threading.Event()
-        timer = threading.Timer(seconds, lambda: (overtime.set(), self._child.kill()))
+
+        def stop() -> None:
+            overtime.set()
+            self._child.kill()
+
+        timer = threading.Timer(seconds, stop)
         timer.daemon = True
         timer.start()
         try:
