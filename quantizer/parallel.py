@@ -1,6 +1,5 @@
 """Work on tensors, or on parts of them, on several cores: NumPy lets go of the interpreter while it computes."""
 
-import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -9,6 +8,8 @@ from functools import cache
 from itertools import chain, islice
 from typing import Any, TypeVar
 
+from runtime.host.machine import usable_cores
+
 _MOST_THREADS = 8  # beyond, they wait for memory
 
 T = TypeVar("T")
@@ -16,7 +17,7 @@ T = TypeVar("T")
 
 def threads() -> int:
     """How many tasks are under way at once."""
-    return min(_MOST_THREADS, os.cpu_count() or 1)
+    return min(_MOST_THREADS, usable_cores())
 
 
 def parallel_map(tasks: Iterable[Callable[[], T]], at_once: int | None = None) -> Iterator[T]:

@@ -46,8 +46,8 @@ class ChatTemplate:
 
     def __init__(self, source: str, special_tokens: Mapping[str, str] | None = None) -> None:
         self._template = SandboxedTemplate(source)
-        self._source = source
-        self._special_tokens = dict(special_tokens or {})
+        self.source = source
+        self.special_tokens = dict(special_tokens or {})
 
     @classmethod
     def open(cls, bundle: Bundle, tokenizer: "Tokenizer", replacement: Path | None = None) -> "ChatTemplate":
@@ -61,8 +61,8 @@ class ChatTemplate:
             return cls(_read_replacement(replacement), _special_tokens(bundle, tokenizer))
         if not bundle.has(TEMPLATE_NAME):
             raise ChatTemplateError(
-                f"{bundle.folder}: this model has no chat template ({TEMPLATE_NAME}): it completes text, it does not "
-                "chat. Give it a plain prompt (`onnxlm run --raw`)."
+                f"{bundle.folder.name}: this model has no chat template ({TEMPLATE_NAME}): it completes text, it does "
+                "not chat. Give it a plain prompt (`onnxlm run --raw`)."
             )
         return cls(_read(bundle, TEMPLATE_NAME), _special_tokens(bundle, tokenizer))
 
@@ -113,8 +113,8 @@ class ChatTemplate:
     def format(self) -> ChatFormat:
         """How the model writes tool calls and thoughts, as far as the template tells."""
         self._probing_ends = time.monotonic() + _PROBING
-        ends = [self._special_tokens[name] for name in ("eos_token",) if name in self._special_tokens]
-        return analyse(self._source, self._probe, ends, self.variables)
+        ends = [self.special_tokens[name] for name in ("eos_token",) if name in self.special_tokens]
+        return analyse(self.source, self._probe, ends, self.variables)
 
     def _probe(
         self,
@@ -139,7 +139,7 @@ class ChatTemplate:
         seconds: float = SECONDS,
     ) -> str:
         seen = {
-            **self._special_tokens,
+            **self.special_tokens,
             "documents": None,
             **plain_data(variables, "template variables"),
             "messages": messages,

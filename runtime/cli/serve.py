@@ -1,6 +1,6 @@
 """`onnxlm serve`: models behind an OpenAI-compatible HTTP server."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,6 +13,7 @@ from .source import bundle_of, name_of
 if TYPE_CHECKING:
     from ..client import Model
     from ..options import EngineOptions
+    from ..server.listener import Listener
     from ..server.options import ServerOptions
 
 
@@ -27,8 +28,15 @@ def _size(_context: click.Context, _parameter: click.Parameter, value: str | Non
 
 @click.command()
 @click.argument("bundles", nargs=-1, required=True, metavar="MODEL...")
-@click.option("--host", default="127.0.0.1", show_default=True, help="Address; 0.0.0.0 for all of this machine.")
+@click.option("--host", default="127.0.0.1", show_default=True, help="Address; :: or 0.0.0.0 for all.")
 @click.option("--port", default=8000, show_default=True, type=click.IntRange(0, 65535))
+@click.option("--uds", type=click.Path(path_type=Path), help="A unix socket to listen at, in place of host and port.")
+@click.option("--root-path", default="", metavar="PATH", help="Path under which a proxy shows it, such as /llm.")
+@click.option("--allowed-hosts", metavar="NAMES", help="Host names it answers for. [default: all; on loopback, local]")
+@click.option("--trusted-proxies", default="", metavar="ADDRESSES", help="Whose X-Forwarded headers are believed.")
+@click.option("--metrics-port", type=click.IntRange(0, 65535), help="Serve /metrics at this port too, without a key.")
+@click.option("--metrics-key-file", type=click.Path(path_type=Path), help="Keys that open /metrics alone.")
+@click.option("--send-timeout", default=60.0, show_default=True, metavar="SECONDS", help="For who does not read.")
 @click.option("--provider", default="auto", show_default=True, type=click.Choice(["auto", "cpu", "cuda"]))
 @click.option("--api-key-file", type=click.Path(path_type=Path), help="Keys, one a line; others are refused.")
 @click.option("--cors-origin", multiple=True, metavar="ORIGIN", help="A web origin that may use it. Repeatable.")
@@ -59,7 +67,7 @@ def _size(_context: click.Context, _parameter: click.Parameter, value: str | Non
     help="Thoughts apart from the text, or left in it.",
 )
 @click.option("--log-format", default="text", show_default=True, type=click.Choice(["text", "json"]))
-def serve(bundles: tuple[str, ...], host: str, port: int, log_format: str, **options: Any) -> None:
+def serve(bundles: tuple[str, ...], log_format: str, **options: Any) -> None:
     """Serve each MODEL under its name, or another one given as NAME=MODEL, to OpenAI's clients.
 
     A MODEL is a bundle, or a checkpoint as `onnxlm run` takes it.
@@ -81,16 +89,39 @@ def serve(bundles: tuple[str, ...], host: str, port: int, log_format: str, **opt
     from ..chat.template_process import start_early
 
     names = _named(bundles)
-    server_options = _server_options(options)
     process = _process()
+    process.set_up_logging(log_format)
+    _require_bundles(names.values())
     templates = _templates(options["chat_template"], names)
-    start_early()  # while the models are loaded
-    with _models(names, options["provider"], _engine_options(options), templates) as models:
-        from ..server.app import create_app
+    with _listener(options) as listener:
+        server_options = _server_options(options, loopback=listener.loopback)
+        start_early()  # while the models are loaded
+        engine_options = _engine_options(options, names)
+        with _models(names, options["provider"], engine_options, templates) as models:
+            from ..server.app import create_app
 
-        process.set_up_logging(log_format)
-        app = create_app(models, server_options)
-        process.run_server(app, host, port)
+            app = create_app(models, server_options)
+            if options["metrics_port"] is not None:
+                app.state.service.metrics.listen(options["host"], options["metrics_port"])
+            process.run_server(app, listener)
+
+
+def _listener(options: dict[str, Any]) -> "Listener":
+    from ..server.listener import Listener
+
+    return Listener(options["host"], options["port"], options["uds"], send_seconds=options["send_timeout"])
+
+
+def _require_bundles(folders: Iterable[Path]) -> None:
+    """Open every bundle before the first one is loaded, which takes long."""
+    from ..bundle.bundle import open_bundle
+
+    for folder in folders:
+        open_bundle(folder)
+
+
+def _split(names: str | None) -> tuple[str, ...]:
+    return tuple(name.strip() for name in (names or "").split(",") if name.strip())
 
 
 def _named(bundles: tuple[str, ...]) -> dict[str, Path]:
@@ -119,14 +150,20 @@ def _templates(given: tuple[str, ...], names: dict[str, Path]) -> dict[str, Path
     return found
 
 
-def _server_options(options: dict[str, Any]) -> "ServerOptions":
-    _process()
+def _server_options(options: dict[str, Any], *, loopback: bool) -> "ServerOptions":
     from ..server.auth import read_keys
     from ..server.options import ServerOptions
+    from ..server.origin import LOOPBACK_NAMES
 
-    path = options["api_key_file"]
+    keys, metrics_keys = (read_keys(path) if path else () for path in _key_files(options))
+    local = LOOPBACK_NAMES if loopback and not options["uds"] else ()
     return ServerOptions(
-        api_keys=read_keys(path) if path else (),
+        api_keys=keys,
+        metrics_keys=metrics_keys,
+        allowed_hosts=_split(options["allowed_hosts"]) or local,
+        trusted_proxies=_split(options["trusted_proxies"]),
+        root_path=options["root_path"],
+        send_seconds=options["send_timeout"],
         cors_origins=options["cors_origin"],
         max_queue=options["max_queue"],
         max_body=options["max_body"],
@@ -140,15 +177,24 @@ def _server_options(options: dict[str, Any]) -> "ServerOptions":
     )
 
 
-def _engine_options(options: dict[str, Any]) -> "EngineOptions":
+def _key_files(options: dict[str, Any]) -> tuple[Path | None, Path | None]:
+    return options["api_key_file"], options["metrics_key_file"]
+
+
+def _engine_options(options: dict[str, Any], names: dict[str, Path]) -> "EngineOptions":
+    from ..host.memory import shared_kv_memory
     from ..options import EngineOptions
+
+    kv_memory = options["kv_memory"]
+    if kv_memory is None and len(names) > 1 and options["provider"] != "cuda":
+        kv_memory = shared_kv_memory(names.values())
 
     return EngineOptions(
         max_concurrency=options["max_concurrency"],
         # The engine's queue holds a new request until its next turn, even if a row is free.
         max_queue=options["max_concurrency"] + options["max_queue"],
         context=options["context"],
-        kv_memory=options["kv_memory"],
+        kv_memory=kv_memory,
         prefix_cache=options["prefix_cache"] or 0,
         speculation=options["speculation"],
         threads=options["threads"],

@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
+from .cgroups import ControlGroups
 from .memory import available_memory
 
 # Flag in /proc/cpuinfo → what it is called here. Those that decide how fast quantized products run.
@@ -50,13 +51,14 @@ def this_machine(*, measure: bool = True) -> Machine:
 
 
 def usable_cores() -> int:
-    """Cores that this process may run on: its affinity, or the control group's quota where that is less."""
-    affinity = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    try:
-        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text(encoding="ascii").split()
-        return affinity if quota == "max" else max(1, min(affinity, int(quota) // int(period)))
-    except (OSError, ValueError):
-        return affinity
+    """Cores that this process may run on: its affinity, or the control groups' quota where that is less."""
+    return max(1, min(len(_allowed()), int(min(ControlGroups().processors(), 1 << 20))))
+
+
+def compute_threads() -> int:
+    """Threads for arithmetic: one per physical core that may be used, and no more than the quota has time for."""
+    physical = {_siblings(cpu) for cpu in _allowed()}
+    return max(1, min(len(physical), usable_cores()))
 
 
 def read_bandwidth(threads: int, size: int = 256 << 20) -> float:
@@ -72,6 +74,20 @@ def read_bandwidth(threads: int, size: int = 256 << 20) -> float:
             list(pool.map(np.add.reduce, parts))
             best = max(best, size / (time.perf_counter() - started))
     return best
+
+
+def _allowed() -> set[int]:
+    if hasattr(os, "sched_getaffinity"):
+        return set(os.sched_getaffinity(0))
+    return set(range(os.cpu_count() or 1))
+
+
+def _siblings(cpu: int) -> str:
+    """The logical processors of the same core, as the system writes them; where it does not say, a core of its own."""
+    try:
+        return Path(f"/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list").read_text(encoding="ascii")
+    except OSError:
+        return str(cpu)
 
 
 def _processor_fields() -> dict[str, str]:

@@ -2,15 +2,26 @@
 
 import os
 import sys
+from collections.abc import Collection
 from pathlib import Path
 
-_CGROUP = Path("/sys/fs/cgroup")
+from .cgroups import ControlGroups
+
 _UNKNOWN = 4 << 30  # where the system does not say
 
 
 def available_memory() -> int:
-    """Bytes that can be used without pushing anything out: the system's, or the control group's where that is less."""
-    return min(_system_available(), _cgroup_available())
+    """Bytes that can be used without swapping: the system's, or the control groups' where that is less."""
+    return min(_system_available(), ControlGroups().memory_left())
+
+
+def shared_kv_memory(bundles: Collection[Path]) -> int:
+    """Bytes for the keys and values of each of several models that are not loaded yet.
+
+    Half of what their weights leave of the free memory, in equal shares.
+    """
+    weights = sum(file.stat().st_size for folder in bundles for file in folder.rglob("*") if file.is_file())
+    return max(1, (available_memory() - weights) // 2 // len(bundles))
 
 
 def resident_memory() -> int:
@@ -46,12 +57,3 @@ def _physical() -> int:
     if sys.platform == "win32" or "SC_PHYS_PAGES" not in os.sysconf_names:
         return _UNKNOWN
     return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
-
-
-def _cgroup_available() -> int:
-    try:
-        limit = (_CGROUP / "memory.max").read_text(encoding="ascii").strip()
-        used = int((_CGROUP / "memory.current").read_text(encoding="ascii"))
-        return sys.maxsize if limit == "max" else max(0, int(limit) - used)
-    except (OSError, ValueError):
-        return sys.maxsize

@@ -21,6 +21,7 @@ from ..errors import (
     OnnxlmError,
     ProviderError,
 )
+from ..host.machine import compute_threads
 from .cuda_check import missing_for_cuda
 
 ProviderName = Literal["cpu", "cuda"]
@@ -92,7 +93,7 @@ def open_session(
     Args:
         path: the graph; its external data lies beside it.
         provider: where it runs.
-        threads: threads inside one run; None is the number of physical cores.
+        threads: threads inside one run; None is the number of physical cores that this process may use.
         settings: further entries of ONNX Runtime's session configuration.
         stream: the CUDA stream to compute on; None is one of the session's own.
 
@@ -103,7 +104,7 @@ def open_session(
     module = onnxruntime()
     options = module.SessionOptions()
     options.log_severity_level = _SILENT
-    options.intra_op_num_threads = threads or 0
+    options.intra_op_num_threads = threads or compute_threads()
     options.enable_mem_pattern = False  # a plan per input shape would be kept for every prompt length ever seen
     for key, value in (settings or {}).items():
         options.add_session_config_entry(key, value)

@@ -1,31 +1,35 @@
 """The ASGI application: every route, and what stands before them."""
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
+import secrets
+from collections.abc import AsyncIterator, Collection, Mapping
 from contextlib import asynccontextmanager, suppress
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.routing import Route
+from starlette.types import Receive, Scope, Send
 
 from ..client import Model
 from .anthropic.builder import MessageBuilder
 from .anthropic.builder import error_body as anthropic_error
 from .anthropic.count import TokenCount
-from .auth import OPEN_PATHS, KeyGuard, OriginGuard
+from .auth import KeyGuard
 from .ollama.builder import OllamaChatBuilder, generation
 from .ollama.builder import error_body as ollama_error
 from .ollama.routes import OllamaRoutes
 from .openai.chat import ChatBuilder
 from .openai.completions import CompletionBuilder
 from .openai.endpoint import GenerationEndpoint
-from .openai.errors import http_error, server_error
+from .openai.errors import ApiError, http_error, server_error
 from .openai.responses.builder import ResponsesBuilder
 from .openai.responses.routes import ResponseRoutes
 from .openai.tokens import TokenRoutes
 from .options import ServerOptions
+from .origin import OPEN_PATHS, OriginGuard, RootPath, TrustedProxies
 from .page import PageRoutes
+from .request_log import RequestLog
 from .state import AppState
 from .status import StatusRoutes
 from .throttle import ConnectionThrottle
@@ -62,6 +66,7 @@ def create_app(models: Mapping[str, Model], options: ServerOptions | None = None
         Route("/detokenize", tokens.detokenize, methods=["POST"]),
         Route("/health", status.health),
         Route("/ready", status.ready),
+        Route("/tokenizer_info", tokens.tokenizer_info),
         Route("/version", status.version),
         Route("/metrics", status.metrics),
         Route("/status", status.status),
@@ -69,7 +74,7 @@ def create_app(models: Mapping[str, Model], options: ServerOptions | None = None
     ]
     app = Starlette(
         routes=routes,
-        middleware=_guards(service.options),
+        middleware=_guards(service, {route.path for route in routes}),
         exception_handlers={HTTPException: http_error, Exception: server_error},
         lifespan=lambda _: _lifespan(service),
     )
@@ -90,9 +95,27 @@ def _ollama_routes(service: AppState) -> list[Route]:
     ]
 
 
-def _guards(options: ServerOptions) -> list[Middleware]:
-    guards = [Middleware(ConnectionThrottle, passing=OPEN_PATHS), Middleware(OriginGuard, origins=options.cors_origins)]
-    return [*guards, Middleware(KeyGuard, keys=options.api_keys)] if options.api_keys else guards
+def _guards(service: AppState, paths: Collection[str]) -> list[Middleware]:
+    options = service.options
+    proxies = TrustedProxies(options.trusted_proxies)
+
+    async def refuse(error: ApiError, scope: Scope, receive: Receive, send: Send) -> None:
+        path = scope["path"] if scope["path"] in paths else "other"  # strangers must not make labels
+        service.metrics.answered(path, error.status)
+        RequestLog(secrets.token_hex(12), path, client=proxies.address(scope)).refused(error.status, error.code)
+        await error.response()(scope, receive, send)
+
+    guards = [
+        Middleware(RootPath, root=options.root_path),
+        Middleware(ConnectionThrottle, passing=OPEN_PATHS),
+        Middleware(
+            OriginGuard, origins=options.cors_origins, hosts=options.allowed_hosts, proxies=proxies, refuse=refuse
+        ),
+    ]
+    if options.api_keys or options.metrics_keys:
+        keys = {"keys": options.api_keys, "metrics_keys": options.metrics_keys}
+        guards.append(Middleware(KeyGuard, refuse=refuse, **keys))
+    return guards
 
 
 @asynccontextmanager

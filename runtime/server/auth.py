@@ -1,4 +1,4 @@
-"""Who may use the server: API keys, and web pages of other origins. Two pieces of ASGI before every route."""
+"""Who may use the server: API keys. A piece of ASGI before every route."""
 
 import base64
 import binascii
@@ -12,8 +12,8 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from ..errors import OptionError
 from .openai.errors import ApiError
+from .origin import OPEN_PATHS, Refuse
 
-OPEN_PATHS = frozenset({"/health", "/ready"})  # what a probe without a key may ask; they answer one word
 _SHORTEST = 8
 
 
@@ -39,15 +39,24 @@ def read_keys(path: Path) -> tuple[str, ...]:
 
 
 class KeyGuard:
-    """Lets a request pass whose Authorization is `Bearer KEY`, or `Basic` with the key as password, for browsers."""
+    """Lets a request pass whose Authorization is `Bearer KEY`, or `Basic` with the key as password, for browsers.
 
-    def __init__(self, app: ASGIApp, keys: Sequence[str]) -> None:
+    Args:
+        app: what requests are for.
+        keys: that open everything; without any, everything but /metrics is open.
+        metrics_keys: that open /metrics only.
+        refuse: answers those that may not pass.
+    """
+
+    def __init__(self, app: ASGIApp, keys: Sequence[str], metrics_keys: Sequence[str], refuse: Refuse) -> None:
         self._app = app
+        self._refuse = refuse
         self._digests = [_digest(key) for key in keys]
+        self._metrics_digests = [_digest(key) for key in (*keys, *metrics_keys)]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer 401 unless the request may pass."""
-        if scope["type"] != "http" or scope["path"] in OPEN_PATHS or self._knows(_sent_key(scope)):
+        if scope["type"] != "http" or scope["path"] in OPEN_PATHS or self._opens(scope):
             await self._app(scope, receive, send)
             return
         refusal = ApiError(
@@ -57,50 +66,16 @@ class KeyGuard:
             code="invalid_api_key",
             headers={"www-authenticate": 'Basic realm="onnxlm", charset="UTF-8"'},
         )
-        await refusal.response()(scope, receive, send)
+        await self._refuse(refusal, scope, receive, send)
 
-    def _knows(self, key: str | None) -> bool:
+    def _opens(self, scope: Scope) -> bool:
+        known_digests = self._metrics_digests if scope["path"] == "/metrics" else self._digests
+        if not self._digests and known_digests is self._digests:
+            return True
+        key = _sent_key(scope)
         digest = _digest(key or "")
-        matches = [hmac.compare_digest(digest, known) for known in self._digests]  # all of them, always
+        matches = [hmac.compare_digest(digest, known) for known in known_digests]  # all of them, always
         return key is not None and any(matches)
-
-
-class OriginGuard:
-    """Closed to web pages of other origins, except those named: they are refused, and their browsers told so."""
-
-    def __init__(self, app: ASGIApp, origins: Sequence[str]) -> None:
-        self._app = app
-        self._origins = frozenset(origins)
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer 403 to a foreign page; add the headers of CORS for one that is named."""
-        headers = Headers(scope=scope) if scope["type"] == "http" else Headers()
-        origin = headers.get("origin")
-        if origin is None or _same_origin(origin, headers.get("host", "")):
-            await self._app(scope, receive, send)
-        elif origin in self._origins or "*" in self._origins:
-            await _cors(self._app, "*" if "*" in self._origins else origin)(scope, receive, send)
-        else:
-            refusal = ApiError(
-                403, "Web pages of other origins may not use this server: see --cors-origin.", "permission_error"
-            )
-            await refusal.response()(scope, receive, send)
-
-
-def _cors(app: ASGIApp, origin: str) -> ASGIApp:
-    from starlette.middleware.cors import CORSMiddleware
-
-    return CORSMiddleware(
-        app,
-        allow_origins=[origin],
-        allow_methods=["DELETE", "GET", "POST"],
-        allow_headers=["*"],
-        expose_headers=["x-request-id"],
-    )
-
-
-def _same_origin(origin: str, host: str) -> bool:
-    return origin.partition("://")[2] == host
 
 
 def _sent_key(scope: Scope) -> str | None:

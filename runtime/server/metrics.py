@@ -2,12 +2,13 @@
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
+from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest, start_http_server
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from ..engine.engine import EngineStats
 from ..engine.generation import RequestState
+from ..errors import OptionError
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _LABEL = "model_name"
@@ -67,6 +68,17 @@ class Metrics:
     def text(self) -> bytes:
         """The exposition."""
         return generate_latest(self._registry)
+
+    def listen(self, host: str, port: int) -> None:
+        """Answer GET /metrics at a port of its own, from a thread, without keys.
+
+        Raises:
+            OptionError: the port cannot be used.
+        """
+        try:
+            start_http_server(port, host, self._registry)
+        except OSError as error:
+            raise OptionError(f"--metrics-port {port}: cannot listen there ({error.strerror or error}).") from error
 
     def _histogram(self, name: str, words: str, buckets: tuple[float, ...]) -> Histogram:
         return Histogram(f"onnxlm_{name}", words, [_LABEL], buckets=buckets, registry=self._registry)

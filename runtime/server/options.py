@@ -1,5 +1,6 @@
 """What an operator may choose about the server, beside the engine's options. Frozen and validated."""
 
+import ipaddress
 from dataclasses import dataclass
 from typing import Literal
 
@@ -15,10 +16,16 @@ class ServerOptions:
 
     Args:
         api_keys: who may use it; without any, everybody.
+        metrics_keys: what opens /metrics alone; with them, or with `api_keys`, it is closed to others.
         cors_origins: web pages of other origins that may use it, such as "https://chat.example.com".
+        allowed_hosts: names that clients may call the server by, such as "chat.example.com" or "*.example.com"; none
+            allows all. Against web pages that make their own name point here.
+        trusted_proxies: addresses or networks of proxies whose `X-Forwarded-Host` and `-For` are believed; "*" is all.
+        root_path: a path under which a proxy shows the server, such as "/llm".
         max_queue: requests that may wait, for all models together, besides those that run.
         max_body: bytes of a request's body.
         body_seconds: how long a client may take to send it.
+        send_seconds: how long a client may refuse to read; then its request is cancelled.
         ping_seconds: silence in a stream after which a comment is sent, so that no proxy takes it for dead.
         stall_seconds: how long the engine may stand still with work before /health says so.
         default_max_tokens: most tokens of a chat answer whose request names no limit.
@@ -33,10 +40,15 @@ class ServerOptions:
     """
 
     api_keys: tuple[str, ...] = ()
+    metrics_keys: tuple[str, ...] = ()
     cors_origins: tuple[str, ...] = ()
+    allowed_hosts: tuple[str, ...] = ()
+    trusted_proxies: tuple[str, ...] = ()
+    root_path: str = ""
     max_queue: int = 64
     max_body: int = 4 << 20
     body_seconds: float = 30.0
+    send_seconds: float = 60.0
     ping_seconds: float = 15.0
     stall_seconds: float = 60.0
     default_max_tokens: int = 1024
@@ -58,10 +70,15 @@ class ServerOptions:
         integer("response_store", self.response_store, 0)
         integer("default_max_tokens", self.default_max_tokens, 1)
         one_of("reasoning_format", self.reasoning_format, ("auto", "none"))
-        for name in ("body_seconds", "ping_seconds", "stall_seconds"):
+        for name in ("body_seconds", "send_seconds", "ping_seconds", "stall_seconds"):
             real(name, getattr(self, name), 0, _MOST_SECONDS, above=True)
         real("drain_seconds", self.drain_seconds, 0, _MOST_SECONDS)
         if self.request_seconds is not None:
             real("request_seconds", self.request_seconds, 0, _MOST_SECONDS, above=True)
-        if not all(self.api_keys):
+        for proxy in self.trusted_proxies:
+            if proxy != "*":
+                ipaddress.ip_network(proxy, strict=False)
+        if self.root_path and not self.root_path.startswith("/"):
+            raise ValueError(f"root_path must begin with /, got {self.root_path!r:.80}")
+        if not all((*self.api_keys, *self.metrics_keys)):
             raise ValueError("an API key is empty")

@@ -11,7 +11,7 @@ from types import FrameType
 import uvicorn
 from starlette.applications import Starlette
 
-from ..errors import DeviceLostError
+from .listener import Listener
 from .logging import LogThread
 from .request_log import JsonLines
 from .state import AppState
@@ -38,9 +38,7 @@ class DrainingServer(uvicorn.Server):
         """Listen, and say where."""
         _spare_the_collector()
         await super().startup(sockets)
-        host, port = self.servers[0].sockets[0].getsockname()[:2]
-        shown = f"[{host}]" if ":" in host else host
-        _log.info("serving %s at http://%s:%d", ", ".join(self._service.models), shown, port)
+        _log.info("serving %s at %s", ", ".join(self._service.models), self._service.address)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """Begin to drain; the second time, end."""
@@ -67,20 +65,14 @@ class DrainingServer(uvicorn.Server):
         return await super().on_tick(counter)
 
 
-def run_server(app: Starlette, host: str, port: int) -> None:
-    """Serve until a signal ends it.
-
-    Raises:
-        SystemExit: the address cannot be used; uvicorn has logged why.
-        DeviceLostError: a GPU broke. Whoever started the server should start it again.
-    """
+def run_server(app: Starlette, listener: Listener) -> None:
+    """Serve at a socket that listens already, until a signal ends it; then close it."""
     config = uvicorn.Config(
         app,
-        host=host,
-        port=port,
         access_log=False,
         log_config=None,
         server_header=False,
+        proxy_headers=False,  # ours are believed from --trusted-proxies only
         timeout_keep_alive=30,
         timeout_graceful_shutdown=5,
         lifespan="on",
@@ -88,9 +80,12 @@ def run_server(app: Starlette, host: str, port: int) -> None:
     )
     _raise_file_limit()
     sys.setswitchinterval(_SWITCH_SECONDS)
-    DrainingServer(config, app.state.service).run()
-    if (lost := app.state.service.lost) is not None:
-        raise DeviceLostError(lost)
+    service: AppState = app.state.service
+    service.address = listener.address
+    if listener.open_to_all and not service.options.api_keys:
+        _log.warning("everybody who reaches this machine may use the server: give --api-key-file, or another --host")
+    with listener:
+        DrainingServer(config, service).run(sockets=[listener.socket])
 
 
 def _spare_the_collector() -> None:

@@ -21,6 +21,8 @@ class RequestLog:
     stream: bool = False
     status: int = 0
     reason: str = ""
+    param: str | None = None  # the field of the request that is wrong
+    client: str | None = None  # its address, where it was refused
     prompt_tokens: int = 0
     cached_tokens: int = 0
     generated_tokens: int = 0
@@ -41,6 +43,11 @@ class RequestLog:
         self.queue = _between(submitted, admitted)
         self.prefill = _between(admitted, first)
         self.decode = _between(first, finished)
+
+    def refused(self, status: int, reason: str | None) -> None:
+        """Write the line of a request that was not let in."""
+        self.status, self.reason = status, reason or ""
+        self.write()
 
     def write(self) -> None:
         """Write the line; the formatter of the log decides between words and JSON."""

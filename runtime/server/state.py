@@ -99,16 +99,21 @@ class AppState:
         self.heartbeats = {name: Heartbeat(look, options.stall_seconds) for name, look in engines.items()}
         self.responses = ResponseStore(options.response_store)
         self.draining = False
+        self.address = ""  # where it listens, for the log
         self._threads = ThreadPoolExecutor(_PREPARING, thread_name_prefix="onnxlm-prepare")
 
     def find(self, name: str | None) -> ServedModel:
         """The model of that name; without a name, the only one.
 
         Raises:
-            ApiError: 404.
+            ApiError: 404; 400 without a name where there are several.
         """
         if name is None and len(self.models) == 1:
             return next(iter(self.models.values()))
+        if name is None:
+            raise ApiError(
+                400, f"model: name one of those served here: {', '.join(map(repr, self.models))}.", param="model"
+            )
         if name not in self.models:
             raise ApiError(
                 404,

@@ -1,6 +1,7 @@
 """Reading a request: its body within limits, and noticing that the client has gone."""
 
 import asyncio
+import zlib
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
@@ -10,6 +11,7 @@ from starlette.types import Receive, Scope
 from .errors import ApiError, Disconnected
 
 Result = TypeVar("Result")
+_WINDOW_BITS = {"gzip": 31, "x-gzip": 31, "deflate": 15}  # as zlib names the two formats
 _DISCARDED = 64 << 20  # bytes of a body that is too large, read so that the client hears the answer
 
 
@@ -25,7 +27,7 @@ async def read_body(
         arrived: told of bytes that are kept; it may refuse them.
 
     Raises:
-        ApiError: 413 too large, 408 too slow, 415 not JSON; or what `arrived` raises.
+        ApiError: 413 too large, 408 too slow, 415 not JSON or compressed in an unknown way; or what `arrived` raises.
         Disconnected: the client went away.
     """
     headers = Headers(scope=scope)
@@ -40,6 +42,7 @@ async def read_body(
         raise ApiError(
             413, f"The request's body is larger than {limit} bytes. Send less.", headers={"connection": "close"}
         )
+    body = _decompressed(body, headers.get("content-encoding", "").strip().lower(), limit, arrived)
     kind = headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind != "application/json":  # a web page of another origin cannot send JSON without asking first
         raise ApiError(415, f"The body must be JSON, with content-type: application/json; got {kind!r:.80}.")
@@ -81,6 +84,25 @@ async def _read(receive: Receive, limit: int, arrived: Callable[[int], None]) ->
             chunks.clear()
         more = message.get("more_body", False)
     return b"".join(chunks) if size <= limit else None
+
+
+def _decompressed(body: bytes, coding: str, limit: int, arrived: Callable[[int], None]) -> bytes:
+    """The body without its compression; never more than `limit` bytes of it are unpacked."""
+    if coding in ("", "identity"):
+        return body
+    if coding not in _WINDOW_BITS:
+        raise ApiError(415, f"content-encoding {coding!r:.60} is not understood: send the body plain, or with gzip.")
+    unpacker = zlib.decompressobj(_WINDOW_BITS[coding])
+    try:
+        text = unpacker.decompress(body, limit + 1)
+    except zlib.error as error:
+        raise ApiError(400, f"The body is not {coding}: {error}.") from error
+    if len(text) > limit:
+        raise ApiError(413, f"The request's body is larger than {limit} bytes. Send less.")
+    if not unpacker.eof:
+        raise ApiError(400, f"The body's {coding} data ends too early.")
+    arrived(max(0, len(text) - len(body)))
+    return text
 
 
 async def _disconnect(receive: Receive) -> None:

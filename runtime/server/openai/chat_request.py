@@ -1,6 +1,6 @@
 """From the fields of a conversation to a request for the engine: the one path that all routes with messages take."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,10 +13,11 @@ from ..state import AppState, ServedModel
 from .chat_choice import ChatChoice
 from .chat_format import answer_form
 from .errors import ApiError
-from .parameters import limit_of, sampling_params
+from .parameters import limit_of, sampling_params, visible_ids
 from .protocol import ChatFields
 
 _OURS = {"messages", "tools", "add_generation_prompt"}  # variables of a template that a request has fields for
+_KEYS = {"role", "content", "name", "tool_calls", "tool_call_id", "reasoning_content", "reasoning", "thinking"}
 
 
 @dataclass(frozen=True)
@@ -39,6 +40,7 @@ class ChatRequest:
         served.require_room(fields.n or 1)
         form, planner = answer_form(fields), served.planner
         messages = [_message(message) for message in fields.messages]
+        _require_known_keys(messages, planner.template.source)
         variables = _variables(fields, planner.chat)
         lazily = not (fields.ignore_eos or fields.min_tokens)  # a grammar ends where a call is complete
         plan = planner.plan(messages, form.tools, form.choice, form.structured, lazily=lazily, **variables)
@@ -49,7 +51,8 @@ class ChatRequest:
             structured=plan.structured,
         )
         timeout = service.timeout(fields.timeout)
-        request = served.model.request(plan.prompt, params, timeout=timeout, visible=plan.visible, special_tokens=False)
+        visible = plan.visible | visible_ids(served, fields)
+        request = served.model.request(plan.prompt, params, timeout=timeout, visible=visible, special_tokens=False)
         return cls(served, plan, request)
 
     def choice(self) -> ChatChoice:
@@ -59,8 +62,29 @@ class ChatRequest:
 
 
 def _message(message: dict[str, Any]) -> Mapping[str, Any]:
-    """A message whose role "developer", which templates do not know, is "system"."""
-    return message | {"role": "system"} if message.get("role") == "developer" else message
+    """A message as templates know it: the role "developer" is "system", and a refusal is a text."""
+    if message.get("role") == "developer":
+        message = message | {"role": "system"}
+    if isinstance(message.get("content"), list):
+        message = message | {"content": [_part(part) for part in message["content"]]}
+    if message.get("refusal") and not message.get("content"):
+        message = message | {"content": message["refusal"]}
+    return {name: value for name, value in message.items() if name != "refusal" and value not in ([], {})}
+
+
+def _require_known_keys(messages: Sequence[Mapping[str, Any]], template: str) -> None:
+    """Refuse a key that no template knows, and that this one does not name: nobody would read it."""
+    for place, message in enumerate(messages):
+        for name in message.keys() - _KEYS:
+            if message[name] is not None and name not in template:
+                where = f"messages[{place}].{name:.60}"
+                raise ApiError(400, f"{where}: unknown key, which the model's chat template does not read.", param=where)
+
+
+def _part(part: Any) -> Any:
+    if isinstance(part, dict) and part.get("type") == "refusal" and isinstance(part.get("refusal"), str):
+        return {"type": "text", "text": part["refusal"]}
+    return part
 
 
 def _variables(fields: ChatFields, chat: ChatFormat) -> dict[str, Any]:
@@ -69,6 +93,14 @@ def _variables(fields: ChatFields, chat: ChatFormat) -> dict[str, Any]:
     if taken:
         raise ApiError(400, f"chat_template_kwargs: {taken[0]!r:.60} cannot be set here.", param="chat_template_kwargs")
     check_variables(chat, variables, "chat_template_kwargs")
+    if fields.add_generation_prompt is not None:
+        variables = variables | {"add_generation_prompt": fields.add_generation_prompt}
+    if fields.continue_final_message:
+        if fields.add_generation_prompt is not False:
+            raise ApiError(
+                400, "continue_final_message needs add_generation_prompt to be false.", param="continue_final_message"
+            )
+        variables = variables | {"continue_final_message": True}
     thinking = thinking_variables(
         chat, effort=fields.reasoning_effort, enable=fields.enable_thinking, budget=fields.thinking_budget
     )

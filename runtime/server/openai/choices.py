@@ -37,7 +37,9 @@ class ChoicesBuilder(ResponseBuilder):
         record: RequestLog,
     ) -> None:
         super().__init__(service, served, requests, bool(fields.stream), record)
-        self._usage_wanted = fields.stream_options is not None and fields.stream_options.include_usage
+        options = fields.stream_options
+        self._usage_wanted = options is not None and (options.include_usage or options.continuous_usage_stats)
+        self._usage_always = options is not None and options.continuous_usage_stats
         self._frame = {
             "id": f"{self.prefix}-{record.id}",
             "object": self.part if self.stream else self.whole,
@@ -61,7 +63,9 @@ class ChoicesBuilder(ResponseBuilder):
 
     def events(self, piece: TimedDelta) -> list[Event]:
         """The events of a piece."""
-        usage = {"usage": None} if self._usage_wanted else {}
+        usage: dict[str, Any] = {"usage": None} if self._usage_wanted else {}
+        if self._usage_always:
+            usage["usage"] = self._figures()["usage"]
         return [self._frame | {"choices": [choice]} | usage for choice in self.chunks(piece)]
 
     def last_events(self) -> list[Event]:

@@ -9,7 +9,7 @@ from ..request_log import RequestLog
 from ..state import AppState, ServedModel
 from .choices import ChoicesBuilder
 from .errors import ApiError
-from .parameters import sampling_params, structured_output
+from .parameters import sampling_params, structured_output, visible_ids
 from .protocol import CompletionFields, parse
 
 _MAX_TOKENS = 16  # OpenAI's default of this endpoint
@@ -38,7 +38,12 @@ class CompletionBuilder(ChoicesBuilder):
         if fields.echo and count is not None:
             params = replace(params, prompt_logprobs=count)
         timeout = service.timeout(fields.timeout)
-        requests = [served.model.request(prompt, params, timeout=timeout) for prompt in prompts]
+        special = fields.add_special_tokens is not False
+        visible = visible_ids(served, fields)
+        requests = [
+            served.model.request(prompt, params, timeout=timeout, special_tokens=special, visible=visible)
+            for prompt in prompts
+        ]
         return cls(service, served, fields, requests, record)
 
     def __init__(
@@ -55,12 +60,14 @@ class CompletionBuilder(ChoicesBuilder):
         self._echo = bool(fields.echo)
         self._decode = served.model.tokenizer.decode
         self._written: list[list[TimedDelta]] = [[] for _ in self.generation.answers]
+        self._starts = [0 for _ in self.generation.answers]  # characters of the text so far
 
     def chunks(self, piece: TimedDelta) -> list[dict[str, Any]]:
         """One choice, or none while nothing is certain."""
         before = self._written[piece.choice]
         prompt = self._prompt(piece.choice) if self._echo and not before else ""
-        start = sum(len(earlier.delta.text) for earlier in before) if self._logprobs else 0
+        start = self._starts[piece.choice]
+        self._starts[piece.choice] += len(prompt) + len(piece.delta.text)
         before.append(piece)
         delta = piece.delta
         if not (prompt or delta.text or delta.logprobs or delta.finish_reason):

@@ -1,11 +1,12 @@
 """One request for tokens, from its body to its last byte, whatever happens on the way."""
 
+import asyncio
 import secrets
 from collections.abc import Callable
 from typing import Any
 
 from starlette.responses import JSONResponse
-from starlette.types import Receive, Scope, Send
+from starlette.types import Message, Receive, Scope, Send
 
 from ..request_log import RequestLog
 from ..state import AppState
@@ -41,6 +42,7 @@ class GenerationEndpoint:
         """Answer one request, and write it into the log and the metrics."""
         record = RequestLog(secrets.token_hex(12), scope["path"])
         headers = {"x-request-id": record.id}
+        send = _within(self._service.options.send_seconds, send)
         try:
             await self._answer(scope, receive, send, record, headers)
         except Disconnected:
@@ -48,6 +50,7 @@ class GenerationEndpoint:
         except Exception as error:  # noqa: BLE001  # one request's fault must not become the server's
             answer = api_error(error)
             record.status, record.reason = answer.status, answer.code or answer.kind
+            record.param = answer.param and answer.param[:80]
             answer.headers.update(headers)
             await JSONResponse(self._error_body(answer), answer.status, answer.headers)(scope, receive, send)
         except BaseException:
@@ -106,6 +109,8 @@ class GenerationEndpoint:
                 await events.data(*job.events(piece))
                 record.reason = piece.delta.finish_reason or record.reason
             await events.data(*job.last_events())
+        except Disconnected:
+            raise
         except Exception as error:  # noqa: BLE001  # the status is sent: an error is an event now
             answer: ApiError = api_error(error)
             record.reason = answer.code or answer.kind
@@ -117,3 +122,16 @@ class GenerationEndpoint:
         self._service.metrics.answered(record.path, record.status)
         if record.status == 200:
             self._service.admission.took(record.total)
+
+
+def _within(seconds: float, send: Send) -> Send:
+    """`send`, which takes a client that reads nothing for one that has gone: it would hold its place for ever."""
+
+    async def limited(message: Message) -> None:
+        try:
+            async with asyncio.timeout(seconds):
+                await send(message)
+        except TimeoutError as error:
+            raise Disconnected from error
+
+    return limited

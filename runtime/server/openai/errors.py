@@ -81,9 +81,11 @@ def api_error(error: Exception) -> ApiError:
         return ApiError(503, str(error), "server_error", code="device_lost", headers={"retry-after": "10"})
     if isinstance(error, DeviceMemoryError):
         return ApiError(503, str(error), "server_error", code="out_of_memory", headers={"retry-after": "1"})
+    _log.error("a request failed", exc_info=error)  # what it says may name files of this machine
     if isinstance(error, ExecutionError):
-        return ApiError(500, str(error), "server_error", code="execution_failed")
-    _log.error("a request failed", exc_info=error)
+        return ApiError(
+            500, "The model failed at this request; the server's log says why.", "server_error", code="execution_failed"
+        )
     return ApiError(500, "The server failed at this request; its log says why.", "server_error")
 
 

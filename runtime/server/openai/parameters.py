@@ -5,6 +5,7 @@ from typing import Any
 
 from ...options import SamplingParams
 from ...sampling.grammar import StructuredOutput
+from ..state import ServedModel
 from .errors import ApiError
 from .protocol import GenerationFields, StructuredOutputs
 
@@ -54,6 +55,17 @@ def structured_output(wanted: StructuredOutputs | None) -> StructuredOutput | No
         lark=wanted.grammar,
         choice=wanted.choice,
     )
+
+
+def visible_ids(served: ServedModel, fields: GenerationFields) -> frozenset[int]:
+    """Ids of special tokens that the text shows: all of them with `skip_special_tokens: false`.
+
+    Raises:
+        ApiError: `keep_alive` asks to unload the model.
+    """
+    if fields.keep_alive is not None and str(fields.keep_alive).strip() in ("0", "0.0", "0s"):
+        raise ApiError(400, "keep_alive: models stay loaded while the server runs; leave it out.", param="keep_alive")
+    return served.model.tokenizer.special if fields.skip_special_tokens is False else frozenset()
 
 
 def limit_of(fields: GenerationFields, other: int | None) -> GenerationFields:

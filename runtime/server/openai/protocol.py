@@ -6,12 +6,13 @@ enforces them is SamplingParams.
 """
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from types import MappingProxyType
 from typing import Any, Literal, TypeVar
 
 from ...bundle import json_codec
 from .errors import ApiError
+from .neutral import without_neutral
 
 Fields = TypeVar("Fields")
 MAX_ID = 2**31 - 1
@@ -19,7 +20,7 @@ MAX_ID = 2**31 - 1
 # Sent by OpenAI's clients, about things that do not exist here: bookkeeping, tiers, caching hints.
 IGNORED = frozenset(
     {"user", "store", "metadata", "service_tier", "safety_identifier", "prompt_cache_key", "prompt_cache_retention"}
-    | {"verbosity", "prediction"}
+    | {"verbosity", "prediction", "request_id", "cache_prompt", "cache_salt", "id_slot"}
 )
 REFUSED: Mapping[str, str] = MappingProxyType(
     {
@@ -27,8 +28,6 @@ REFUSED: Mapping[str, str] = MappingProxyType(
         "function_call": "use `tool_choice`",
         "audio": "this server answers with text",
         "web_search_options": "this server does not search",
-        "suffix": "models here continue a prompt, they do not fill in",
-        "best_of": "use `n`, and choose by `logprobs`",
     }
 )
 
@@ -44,6 +43,7 @@ class StreamOptions:
     """Options of a stream."""
 
     include_usage: bool = False
+    continuous_usage_stats: bool = False  # the usage so far in every chunk, as vLLM does
     include_obfuscation: bool = False  # padding against eavesdroppers of sizes; not done
 
 
@@ -68,7 +68,7 @@ class SamplingFields:
         default=None, metadata=about("Keep the likeliest tokens that together reach this probability.", 0, 1)
     )
     top_k: int | None = field(
-        default=None, metadata=about("Keep the k likeliest tokens; 0 keeps all. Not OpenAI's.", 0, MAX_ID)
+        default=None, metadata=about("Keep the k likeliest tokens; 0 and -1 keep all. Not OpenAI's.", -1, MAX_ID)
     )
     min_p: float | None = field(
         default=None, metadata=about("Keep tokens at least this share as likely as the likeliest. Not OpenAI's.", 0, 1)
@@ -106,6 +106,12 @@ class GenerationFields(SamplingFields):
 
     n: int | None = field(default=None, metadata=about("How many answers.", 1, 128))
     max_tokens: int | None = field(default=None, metadata=about("Most tokens of the answer.", 0, MAX_ID))
+    skip_special_tokens: bool | None = field(
+        default=None, metadata=about("Leave special tokens out of the text. Default: true. Not OpenAI's.")
+    )
+    keep_alive: str | int | float | None = field(
+        default=None, metadata=about("Ignored but for 0, which is refused: models stay loaded. Ollama's.")
+    )
     stream_options: StreamOptions | None = field(default=None, metadata=about("Of the stream."))
     structured_outputs: StructuredOutputs | None = field(
         default=None, metadata=about("What the answer must be. Not OpenAI's.")
@@ -135,6 +141,16 @@ class ChatFields(GenerationFields):
     thinking_budget: int | None = field(
         default=None, metadata=about("Most tokens of thoughts, where the template takes it. Not OpenAI's.", 0, MAX_ID)
     )
+    add_generation_prompt: bool | None = field(
+        default=None, metadata=about("Begin a new answer. Default: true. Not OpenAI's.")
+    )
+    continue_final_message: bool | None = field(
+        default=None, metadata=about("Go on with the last message; needs add_generation_prompt false. Not OpenAI's.")
+    )
+    echo: Literal[False] | None = field(default=None, metadata=about("Only false. Not OpenAI's."))
+    add_special_tokens: Literal[False] | None = field(
+        default=None, metadata=about("Only false: the template writes them. Not OpenAI's.")
+    )
     modalities: tuple[Literal["text"], ...] | None = field(default=None, metadata=about("Only text."))
     chat_template_kwargs: dict[str, Any] | None = field(
         default=None, metadata=about("Variables of the chat template. Not OpenAI's.")
@@ -152,6 +168,9 @@ class CompletionFields(GenerationFields):
         default=None, metadata=about("How many alternatives to report with each token.", 0, 20)
     )
     echo: bool | None = field(default=None, metadata=about("Begin the answer with the prompt."))
+    add_special_tokens: bool | None = field(
+        default=None, metadata=about("Begin and end the prompt as the model expects. Default: true. Not OpenAI's.")
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -202,6 +221,8 @@ def parse(
         value = json_codec.loads(body.decode("utf-8"))
         if isinstance(value, dict):
             value = _without_ignored(value, ignored, refused)
+            if issubclass(kind, SamplingFields):
+                value = without_neutral(value, frozenset(each.name for each in fields(kind)))
         return json_codec.decode(kind, value)
     except UnicodeDecodeError as error:
         raise ApiError(400, f"The body is not UTF-8: {error}.") from error

@@ -1,5 +1,6 @@
 """The answers to one HTTP request: a handle, with figures for the metrics and errors in HTTP's terms."""
 
+import logging
 from collections.abc import AsyncIterator, Sequence
 from types import TracebackType
 
@@ -10,6 +11,8 @@ from ...errors import ExecutionError
 from ..metrics import Metrics
 from ..state import ServedModel
 from .errors import ApiError, api_error, stopping
+
+_log = logging.getLogger("onnxlm.server")
 
 
 class Generation:
@@ -43,7 +46,9 @@ class Generation:
         try:
             self._handle = RequestHandle(self.served.model.engine, self.answers, streamed=self._stream)
         except ExecutionError as error:
-            raise ApiError(503, str(error), "server_error", code="engine_stopped") from error
+            _log.error("a request was not begun: %s", error)
+            words = "The engine has stopped; the server's log says why. It must be restarted."
+            raise ApiError(503, words, "server_error", code="engine_stopped") from error
 
     async def pieces(self, patience: float | None = None) -> AsyncIterator[TimedDelta | None]:
         """Every piece until all choices have ended; None after `patience` seconds without one.

@@ -1,11 +1,13 @@
 """POST /tokenize and /detokenize: what a prompt costs, and what ids mean."""
 
+from contextlib import suppress
 from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from ..state import AppState
+from ...errors import ChatTemplateError
+from ..state import AppState, ServedModel
 from .body import read_body
 from .errors import ApiError, Disconnected, api_error
 from .protocol import DetokenizeFields, TokenizeFields, parse
@@ -24,6 +26,14 @@ class TokenRoutes:
     async def detokenize(self, request: Request) -> Response:
         """The text of ids."""
         return await self._answer(request, self._detokenize)
+
+    async def tokenizer_info(self, request: Request) -> Response:
+        """GET /tokenizer_info: special tokens and chat template, as lm-eval asks for them."""
+        try:
+            served = self._service.find(request.query_params.get("model"))
+            return JSONResponse(await self._service.prepare(lambda: _tokenizer_info(served)))
+        except Exception as error:  # noqa: BLE001  # the border of the request
+            return api_error(error).response()
 
     async def _answer(self, request: Request, work: Any) -> Response:
         service = self._service
@@ -57,3 +67,13 @@ class TokenRoutes:
         fields = parse(DetokenizeFields, body)
         tokenizer = self._service.find(fields.model).model.tokenizer
         return {"prompt": tokenizer.decode(fields.tokens, skip_special=False)}
+
+
+def _tokenizer_info(served: ServedModel) -> dict[str, Any]:
+    model = served.model
+    ids = model.bundle.manifest.tokens
+    tokens = {"bos_token": ids.bos, "eos_token": next(iter(ids.eos), None), "pad_token": ids.pad}
+    info: dict[str, Any] = {name: None if i is None else model.tokenizer.token(i) for name, i in tokens.items()}
+    with suppress(ChatTemplateError):
+        info |= served.template.special_tokens | {"chat_template": served.template.source}
+    return info | {"model_max_length": served.longest}

@@ -61,7 +61,7 @@ async function answer() {
 
 async function write(bubble, pace) {
   let reason = "";
-  for await (const event of post("/v1/chat/completions", request(), stopping.signal)) {
+  for await (const event of post("v1/chat/completions", request(), stopping.signal)) {
     if (event.usage) pace.end(event.usage);
     for (const choice of event.choices) {
       if (choice.delta.content) {

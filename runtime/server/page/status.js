@@ -7,7 +7,7 @@ let speeds = [];
 export async function startStatus() {
   for (;;) {
     try {
-      show(await (await fetch("/status")).json());
+      show(await (await fetch("status")).json());
     } catch {
       state("the server does not answer", true);
     }
