@@ -18,6 +18,7 @@ _BOOK = (
 )
 _BOOK_ASCII = _BOOK.replace("🎂", "\\ud83c\\udf82").replace("é", "\\u00e9")
 _TOOL = '<tool_call>\n{{"name": "{}", "arguments": {}}}\n</tool_call>'.format
+_CALL = '{{"name": "{}", "arguments": {}}}'.format
 _DS = "<｜tool▁calls▁begin｜>{}<｜tool▁calls▁end｜>".format
 _KIMI = "<|tool_calls_section_begin|>{}<|tool_calls_section_end|>".format
 _WAY = "The sky: first Oslo."
@@ -154,5 +155,11 @@ ANSWERS = [
     ("xlam_2", f'[{{"name": "get_forecast", "arguments": {_ROME}}}, {{"name": "clock", "arguments": {{}}}}]', "", "", [ROME, CLOCK]),
     ("jamba", f'{_WAY}<tool_calls>[\n  {{"name": "clock", "arguments": {{}}}}\n]</tool_calls>', _WAY, "", [CLOCK]),
     ("minimax_m1", f'<tool_calls>\n{{"name": "get_forecast", "arguments": {_ROME}}}\n{{"name": "clock", "arguments": {{}}}}\n</tool_calls>', "", "", [ROME, CLOCK]),
+    ("qwen3", f"<tool_call>\n{_CALL('get_forecast', _ROME)}\n{_CALL('clock', '{}')}\n</tool_call>", "", "", [ROME, CLOCK]),
+    ("qwen3_thinking", f"<think>\nHm.\n</think>\n\n{_TOOL('clock', '{}')}", "", "Hm.", [CLOCK]),
+    ("phi_4_mini", f"functools[{_CALL('get_forecast', _ROME)}]", "", "", [ROME]),
+    ("granite_3", f"<tool_call>[{_CALL('get_forecast', _ROME)}]", "", "", [ROME]),
+    ("lfm2", _LFM(_CALL("get_forecast", _ROME)), "", "", [ROME]),
+    ("llama_3_3", '{"type": "function", "name": "clock", "parameters": {}}', "", "", [CLOCK]),
     ("internlm_2_5", f'{_WAY}<|action_start|><|plugin|>\n{{"name": "get_forecast", "parameters": {_ROME}}}<|action_end|>', _WAY, "", [ROME]),
 ]  # fmt: skip
