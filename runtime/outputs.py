@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from .engine.generation import OutputDelta, RequestState, Timings
@@ -58,6 +58,15 @@ class Completion:
                 for call in self.tool_calls
             ]
         return message
+
+
+def completion_json(answer: Completion) -> dict[str, Any]:
+    """What JSON can hold of an answer; its times become seconds."""
+    plain = asdict(answer)
+    plain["error"] = None if answer.error is None else str(answer.error)
+    plain["alternatives"] = [completion_json(other) for other in answer.alternatives]
+    plain["timings"] = {"time_to_first_token": answer.timings.time_to_first_token, "total": answer.timings.total}
+    return plain
 
 
 def complete(answer: RequestState, deltas: Sequence[OutputDelta]) -> Completion:

@@ -14,10 +14,9 @@ from ..cache.pages import pages_supported
 from ..cache.recurrent import RecurrentStateCache, state_slots_of
 from ..cache.state_memory import HostStates, StateMemory, StateTensor
 from ..errors import ExecutionError
+from .batch_invariance import invariant_splits
 from .binding import BindingKey, FloatArray, IntArray
-from .graph import BoundStep, GraphSession
-from .interruption import Interruptible
-from .invariant_splits import invariant_splits
+from .graph import BoundStep, GraphSession, Interruptible
 from .runner_protocol import MAX_REWIND, MAX_SCORED
 from .session import ProviderName
 
