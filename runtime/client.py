@@ -15,9 +15,10 @@ from .engine.handle import Observer, Reader, RequestHandle
 from .engine.request import Sequence as TokenSequence
 from .engine.speculation import PromptLookup
 from .errors import OptionError, RequestError
-from .loading import build_engine, closing_on_error, generation_config, load_executor
+from .loading import build_engine, generation_config, load_executor
 from .options import EngineOptions, SamplingParams
 from .ort.batch_invariance import Determinism, check_determinism
+from .ort.memory import closing_on_error
 from .ort.runner_protocol import ModelRunner
 from .sampling.grammar import Grammars, StructuredOutput
 from .sampling.sampler import Sampler

@@ -1,7 +1,6 @@
 """Loading a bundle: which executor, how much memory for keys and values, and an engine over both."""
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from typing import Any
 
 from .bundle import json_codec
@@ -38,6 +37,7 @@ def load_executor(bundle: Bundle, provider: str, options: EngineOptions) -> Onnx
         slots=options.max_concurrency,
         context=options.context,
         threads=options.threads,
+        kv_memory=options.kv_memory,
     )
 
 
@@ -85,7 +85,8 @@ def _pool(executor: ModelRunner, options: EngineOptions) -> BlockPool:
     states, per_token = states_of(executor), executor.bytes_per_token
     row_bytes = states.state_bytes if states else 0
     everything = executor.slots * (executor.capacity * per_token + row_bytes)
-    budget = options.kv_memory or min(everything, int(available_memory() * _KV_SHARE))
+    held = getattr(executor, "kv_budget", None)  # on a GPU the slots are as long as the memory there allows
+    budget = held or options.kv_memory or min(everything, int(available_memory() * _KV_SHARE))
     pool = BlockPool.of_bytes(budget, per_token, row_bytes=row_bytes)
     if not pool.tokens:
         beside = f" and {row_bytes} bytes per sequence for the states of its layers" if row_bytes else ""
@@ -111,13 +112,3 @@ def generation_config(bundle: Bundle) -> Mapping[str, Any]:
     if not isinstance(config, dict):
         raise BundleError(f"{bundle.folder}: {_GENERATION_CONFIG} is not an object. Export the model again.")
     return config
-
-
-@contextmanager
-def closing_on_error(executor: ModelRunner) -> Iterator[None]:
-    """Close the executor if what is done with it raises."""
-    try:
-        yield
-    except BaseException:
-        executor.close()
-        raise

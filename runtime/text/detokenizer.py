@@ -1,4 +1,4 @@
-"""Ids to text while they come, one by one."""
+"""Token ids to text one by one, holding back what may still become another character."""
 
 from collections.abc import Collection
 
@@ -11,7 +11,7 @@ _KEPT = 8  # tokens kept as context: more than any unfinished character
 
 
 class Detokenizer:
-    """Turns ids into text one by one, holding back what may still become another character.
+    """Turn ids into text one by one, holding back what may still become another character.
 
     The pieces and `flush()`, joined, are the text of all ids decoded together.
 

@@ -1,4 +1,4 @@
-"""Stop strings in text that comes in pieces."""
+"""Stop strings, found in streamed text wherever its pieces begin and end."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
