@@ -262,7 +262,7 @@ class AnswerReader:
             self._output.cut_call = True
             return
         if warn and text.strip():
-            _log.warning("What looked like a tool call could not be read, and is text: %.200r", text)
+            _log.warning("What looked like a tool call could not be read, and is text: %d characters", len(text))
         self._output.say(text)
 
 
