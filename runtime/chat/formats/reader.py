@@ -146,7 +146,9 @@ class AnswerReader:
 
     def _marks(self) -> tuple[str, ...]:
         chat = self._chat
-        thoughts = (chat.thoughts.open_mark, chat.thoughts.close_mark) if chat.thoughts else ()
+        thoughts: tuple[str, ...] = ()
+        if chat.thoughts:
+            thoughts = (chat.thoughts.open_mark, chat.thoughts.close_mark)
         if thoughts and self._output.begun and thoughts[0][0] not in _MARK_LETTERS:
             thoughts = thoughts[1:]  # words that open a thought are words elsewhere
         calls = chat.calls.begin_marks if chat.calls and self._tools else ()
