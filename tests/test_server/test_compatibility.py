@@ -19,7 +19,8 @@ NEUTRAL = [
     {"best_of": 1}, {"suffix": ""}, {"skip_special_tokens": True}, {"prompt_logprobs": None}, {"top_k": -1},
     {"cache_prompt": True}, {"cache_prompt": False}, {"keep_alive": "5m"}, {"keep_alive": -1},
     {"use_beam_search": False}, {"length_penalty": 1.0}, {"early_stopping": False}, {"detokenize": True},
-    {"spaces_between_special_tokens": True}, {"include_stop_str_in_output": False}, {"truncation": "auto"}, {"priority": 0}, {"guided_json": None},
+    {"spaces_between_special_tokens": True}, {"include_stop_str_in_output": False}, {"truncation": "auto"},
+    {"priority": 0}, {"guided_json": None},
 ]  # fmt: skip
 REFUSED = [
     {"best_of": 2}, {"suffix": "x"}, {"prompt_logprobs": 5}, {"use_beam_search": True}, {"length_penalty": 1.5},
