@@ -44,6 +44,27 @@ def plain_tools(tools: Sequence[Mapping[str, Any]] | None) -> list[dict[str, Any
 
 def plain_data(value: Any, where: str) -> Any:
     """A copy of JSON-like data without any subclass or foreign object; RequestError names what is not."""
+    try:
+        return _copied(value)
+    except TypeError:
+        return _converted(value, where)
+
+
+def _copied(value: Any) -> Any:
+    """The usual case, without the names of places; TypeError where something is of another type."""
+    kind = type(value)
+    if kind is str or value is None or kind is bool or kind is int or kind is float:
+        return value
+    if kind is dict:
+        if not all(type(key) is str for key in value):
+            raise TypeError
+        return {key: _copied(item) for key, item in value.items()}
+    if kind is list or kind is tuple:
+        return [_copied(item) for item in value]
+    raise TypeError
+
+
+def _converted(value: Any, where: str) -> Any:
     if value is None or type(value) in (str, int, float, bool):
         return value
     if isinstance(value, str):  # an enum or other subclass, whose methods a template must not reach
@@ -53,9 +74,9 @@ def plain_data(value: Any, where: str) -> Any:
     if isinstance(value, float):
         return float.__float__(value)
     if isinstance(value, Mapping):
-        return {_key(key, where): plain_data(item, f"{where}.{key}") for key, item in value.items()}
+        return {_key(key, where): _converted(item, f"{where}.{key}") for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [plain_data(item, f"{where}[{i}]") for i, item in enumerate(value)]
+        return [_converted(item, f"{where}[{i}]") for i, item in enumerate(value)]
     raise RequestError(f"{where}: a {type(value).__name__} is not data that JSON can hold.")
 
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 TEMPLATE_NAME = "chat_template.jinja"
 TOKENIZER_CONFIG_NAME = "tokenizer_config.json"
 SECONDS = 5.0
-_PROBING = 2.0  # seconds for all known conversations together
+_PROBING = 20.0  # seconds for all known conversations together
 _TOKENS = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 
 

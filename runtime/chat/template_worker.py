@@ -190,12 +190,7 @@ def _limited(source: str, variables: Mapping[str, Any] | None, seconds: float) -
 
 
 def _is_large() -> bool:
-    try:
-        import resource
-    except ImportError:
-        return False
-    unit = 1 if sys.platform == "darwin" else 1024
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit > _RETIRE_AT
+    return _pages(1) > _RETIRE_AT  # not ru_maxrss, which begins with the parent's
 
 
 def _limit_resources(memory: int) -> None:
@@ -207,16 +202,21 @@ def _limit_resources(memory: int) -> None:
         import resource
     except ImportError:
         return
-    for kind, most in ((resource.RLIMIT_AS, _mapped() + memory), (resource.RLIMIT_FSIZE, 0), (resource.RLIMIT_CORE, 0)):
+    for kind, most in (
+        (resource.RLIMIT_AS, (_pages(0) or 1 << 30) + memory),
+        (resource.RLIMIT_FSIZE, 0),
+        (resource.RLIMIT_CORE, 0),
+    ):
         with suppress(ValueError, OSError):  # macOS has no limit of addresses
             resource.setrlimit(kind, (most, most))
 
 
-def _mapped() -> int:
+def _pages(field: int) -> int:
+    """Bytes of this process: field 0 is all addresses, 1 what is in RAM; 0 where the system does not say."""
     try:
-        return int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0]) * os.sysconf("SC_PAGE_SIZE")
+        return int(Path("/proc/self/statm").read_text(encoding="ascii").split()[field]) * os.sysconf("SC_PAGE_SIZE")
     except OSError:
-        return 1 << 30
+        return 0
 
 
 def main() -> None:

@@ -104,7 +104,7 @@ def test_a_refusal_is_what_the_assistant_said(http):
         http.post("/v1/chat/completions", json=CHAT | {"messages": [*CHAT["messages"], *turns]}).json()["usage"]
         for turns in (said, parts, text)
     ]
-    assert counts[0] == counts[1] == counts[2]
+    assert len({count["prompt_tokens"] for count in counts}) == 1
 
 
 @pytest.mark.parametrize(("coding", "pack"), [("gzip", gzip.compress), ("deflate", zlib.compress)])
@@ -142,7 +142,7 @@ def test_without_a_name_only_one_model_is_found(server):
     assert "'a', 'b'" in answer.json()["error"]["message"]
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     name=st.from_regex(r"[a-z_]{1,12}", fullmatch=True).map("zz{}".format),
     value=st.none() | st.integers() | st.text() | st.just({}),
@@ -166,4 +166,4 @@ def test_an_unknown_field_is_never_a_silent_success(http, name, value, place):
         assert answer.json()["usage"]["prompt_tokens"] > plain.json()["usage"]["prompt_tokens"]
         return
     assert answer.status_code == 400
-    assert name in answer.text or place == "response_format"
+    assert name in answer.text

@@ -11,6 +11,7 @@ from .errors import ApiError
 from .parameters import structured_output
 from .protocol import ChatFields
 
+_SCHEMA_KEYS = {"name", "schema", "strict", "description"}
 _NAME = re.compile(r"[\w.-]{1,128}")
 _CHOICES = (
     "tool_choice must be none, auto, required, {'type': 'function', 'function': {'name': …}} or "
@@ -51,7 +52,16 @@ def answer_form(fields: ChatFields) -> AnswerForm:
     return AnswerForm(fields.tools, made, wanted)
 
 
+def _require_known(described: Any, known: set[str], where: str) -> None:
+    unknown = sorted(described.keys() - known) if isinstance(described, dict) else []
+    if unknown:
+        name = f"{where}.{unknown[0]:.60}"
+        raise ApiError(400, f"{name}: unknown key; known are {', '.join(sorted(known))}.", param=name)
+
+
 def _response_format(wanted: dict[str, Any] | None) -> StructuredOutput | None:
+    _require_known(wanted, {"type", "json_schema"}, "response_format")
+    _require_known((wanted or {}).get("json_schema"), _SCHEMA_KEYS, "response_format.json_schema")
     kind = wanted.get("type") if wanted else "text"
     if kind == "text":
         return None

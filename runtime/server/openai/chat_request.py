@@ -78,9 +78,7 @@ def _require_known_keys(messages: Sequence[Mapping[str, Any]], template: str) ->
         for name in message.keys() - _KEYS:
             if message[name] is not None and name not in template:
                 where = f"messages[{place}].{name:.60}"
-                raise ApiError(
-                    400, f"{where}: unknown key, which the model's chat template does not read.", param=where
-                )
+                raise ApiError(400, f"{where}: no chat template reads this key here.", param=where)
 
 
 def _part(part: Any) -> Any:

@@ -1,5 +1,6 @@
 """Single tokens as OpenAI's logprobs show them: their text and their exact bytes."""
 
+import codecs
 import functools
 from collections.abc import Sequence
 from typing import Any
@@ -59,18 +60,26 @@ class TokenTexts:
             start: where the first one begins in the choice's text.
             first_ids: the tokens of entries that are None, in order.
         """
-        ids = iter(first_ids)
-        offsets, place, tokens = [], start, []
-        for entry in entries:
-            tokens.append(self.text(next(ids) if entry is None else entry.token_id))
-            offsets.append(place)
-            place += len(tokens[-1])
+        first = iter(first_ids)
+        ids = [next(first) if entry is None else entry.token_id for entry in entries]
+        tokens = [self.text(token_id) for token_id in ids]
+        offsets = self._offsets(ids, start)
         return {
             "tokens": tokens,
             "token_logprobs": [entry and max(entry.logprob, _LOWEST) for entry in entries],
             "top_logprobs": [entry and {self.text(i): max(p, _LOWEST) for i, p in entry.top} for entry in entries],
             "text_offset": offsets,
         }
+
+    def _offsets(self, ids: Sequence[int], start: int) -> list[int]:
+        """Where each token begins in the text, in characters; special tokens are no part of it."""
+        decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        offsets, place = [], start
+        for token_id in ids:
+            offsets.append(place)
+            if token_id not in self._tokenizer.special:
+                place += len(decoder.decode(self.content(token_id)))
+        return offsets
 
 
 @functools.cache
