@@ -111,6 +111,7 @@ def _answer_file(
             sys.exit(_INTERRUPTED)
     click.echo(f"{counts.answered} answered, {counts.failed} failed, {counts.kept} were there.", err=True)
     if counts.failed:
+        click.echo(f"The first that failed: {counts.first_error}", err=True)
         sys.exit(1)
 
 

@@ -37,8 +37,7 @@ def name_of(source: str | Path) -> str:
     text = str(source)
     if text.startswith(_HUB_PREFIX):
         return text.removeprefix(_HUB_PREFIX).partition("@")[0].rpartition("/")[2].removesuffix(".gguf")
-    path = Path(source).resolve()
-    return path.name.removesuffix(".gguf")
+    return Path(source).absolute().name.removesuffix(".gguf")  # a link keeps its own name
 
 
 def is_checkpoint(source: str | Path) -> bool:
