@@ -4,6 +4,7 @@ import heapq
 import threading
 from collections import OrderedDict
 from collections.abc import Iterator
+from contextlib import suppress
 
 from ..errors import QueueFullError
 from .request import Sequence, Status
@@ -78,22 +79,33 @@ class WaitingLimit:
     def __init__(self, requests: int, tokens: int | None = None) -> None:
         self._max_requests = requests
         self._max_tokens = tokens
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # `enter` leaves a reservation
         self.requests = 0
         self.tokens = 0
 
-    def enter(self, requests: int, tokens: int) -> None:
-        """Count `requests` that bring `tokens` prompt tokens in all, or refuse them together.
+    def reserve(self, requests: int) -> "Reservation":
+        """Count `requests` whose prompts are not known yet, or refuse them.
+
+        Raises:
+            QueueFullError: a limit would be exceeded.
+        """
+        self.enter(requests, 0)
+        return Reservation(self, requests)
+
+    def enter(self, requests: int, tokens: int, reservation: "Reservation | None" = None) -> None:
+        """Count `requests` that bring `tokens` prompt tokens in all, or refuse them together; a reservation is used up.
 
         Raises:
             QueueFullError: a limit would be exceeded.
         """
         with self._lock:
+            if reservation is not None:
+                reservation.give_up()
             if self.requests + requests > self._max_requests:
                 raise QueueFullError(
                     f"{self.requests} requests are waiting, of {self._max_requests} that may. Try again later."
                 )
-            if self._max_tokens is not None and self.requests and self.tokens + tokens > self._max_tokens:
+            if self._max_tokens is not None and self.tokens and self.tokens + tokens > self._max_tokens:
                 raise QueueFullError(
                     f"{self.tokens} prompt tokens are waiting; {tokens} more would exceed the limit of "
                     f"{self._max_tokens}. Try again later."
@@ -101,10 +113,23 @@ class WaitingLimit:
             self.requests += requests
             self.tokens += tokens
 
-    def leave(self, tokens: int) -> None:
-        """One request that was counted does not wait any more."""
+    def leave(self, tokens: int, requests: int = 1) -> None:
+        """Requests that were counted do not wait any more."""
         with self._lock:
-            self.requests -= 1
+            self.requests -= requests
             self.tokens -= tokens
             assert self.requests >= 0
             assert self.tokens >= 0
+
+
+class Reservation:
+    """Room in the queue for requests that are still being prepared; usable from any thread."""
+
+    def __init__(self, limit: WaitingLimit, requests: int) -> None:
+        self._limit = limit
+        self._held = [requests]
+
+    def give_up(self) -> None:
+        """Give the room back; more calls do nothing."""
+        with suppress(IndexError):  # `pop` is atomic: of two threads, one gives back
+            self._limit.leave(0, self._held.pop())
