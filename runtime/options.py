@@ -155,7 +155,7 @@ class EngineOptions:
     """How the engine uses the machine.
 
     Args:
-        max_concurrency: Rows: how many requests decode together.
+        max_concurrency: Slots: how many requests decode together.
         context: Most tokens of one request, prompt and answer; None is the model's context length.
         prefill_chunk: Prompt tokens computed between two decode steps.
         kv_memory: Bytes for keys, values and states; None takes a share of the free memory.

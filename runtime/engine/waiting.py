@@ -1,4 +1,4 @@
-"""What waits: its order, its deadlines, and how much of it there may be. No step's work depends on how many wait."""
+"""The waiting queue, its deadlines and its limit. A step's work does not depend on how many requests wait."""
 
 import heapq
 import threading
@@ -11,7 +11,7 @@ from .request import Sequence, Status
 
 
 class WaitingQueue:
-    """Sequences in the order of their turn; putting in, taking out and removing from the middle take constant time."""
+    """Sequences in arrival order; insertion and removal, from the middle too, take constant time."""
 
     def __init__(self) -> None:
         self._sequences: OrderedDict[int, Sequence] = OrderedDict()
@@ -24,25 +24,25 @@ class WaitingQueue:
 
     @property
     def first(self) -> Sequence:
-        """The next one to start."""
+        """The next sequence to admit."""
         return next(iter(self._sequences.values()))
 
     def append(self, sequence: Sequence) -> None:
-        """Put one at the end."""
+        """Add a sequence at the end."""
         self._sequences[sequence.id] = sequence
 
     def put_back(self, sequence: Sequence) -> None:
-        """Put one at the front."""
+        """Put a preempted sequence at the front."""
         self._sequences[sequence.id] = sequence
         self._sequences.move_to_end(sequence.id, last=False)
 
     def remove(self, sequence: Sequence) -> None:
-        """Take one out, wherever it stands."""
+        """Remove a sequence from any position."""
         del self._sequences[sequence.id]
 
 
 class Deadlines:
-    """When sequences are given up, earliest first."""
+    """Deadlines of sequences, earliest first."""
 
     def __init__(self) -> None:
         self._heap: list[tuple[float, int, Sequence]] = []
@@ -53,7 +53,7 @@ class Deadlines:
             heapq.heappush(self._heap, (sequence.deadline, sequence.id, sequence))
 
     def expired(self, now: float) -> list[Sequence]:
-        """Sequences whose deadline has passed and that have not ended; each is returned once."""
+        """Unfinished sequences whose deadline has passed; each is returned once."""
         found = []
         while self._heap and (self._heap[0][0] <= now or self._heap[0][2].status is Status.FINISHED):
             sequence = heapq.heappop(self._heap)[2]
