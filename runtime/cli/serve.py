@@ -142,7 +142,7 @@ def _engine_options(options: dict[str, Any]) -> "EngineOptions":
 
     return EngineOptions(
         max_concurrency=options["max_concurrency"],
-        # The engine's queue holds a new request until its next turn, even if a row is free.
+        # The engine's queue holds a new request until its next turn, even if a slot is free.
         max_queue=options["max_concurrency"] + options["max_queue"],
         context=options["context"],
         kv_memory=options["kv_memory"],
