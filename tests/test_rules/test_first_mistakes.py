@@ -1,6 +1,7 @@
 """Typical mistakes at the command line end in one line that helps, and in an exit code."""
 
 import errno
+import json
 import logging
 import subprocess
 import sys
@@ -117,3 +118,20 @@ def test_a_link_to_a_bundle_keeps_its_own_name(tiny_bundle, tmp_path):
 
     (tmp_path / "production").symlink_to(tiny_bundle)
     assert name_of(tmp_path / "production") == "production"
+
+
+@pytest.mark.parametrize("command", ["run", "serve"])
+def test_an_altered_weight_is_found_at_the_start_where_asked_for(command, make_bundle, tiny_checkpoint):
+    bundle = make_bundle(tiny_checkpoint)
+    content = bytearray((bundle / "weights.bin").read_bytes())
+    content[5000] ^= 1
+    (bundle / "weights.bin").write_bytes(content)
+    done = CliRunner().invoke(main, [command, str(bundle), "--verify", *(["hi"] if command == "run" else [])])
+    assert done.exit_code == 1
+    assert "weights.bin was altered" in done.output
+
+
+def test_the_list_of_families_is_data_too():
+    for arguments in (["--list", "--json"], ["--json", "--list"]):
+        done = CliRunner().invoke(main, ["export", *arguments])
+        assert {family["model_type"] for family in json.loads(done.output)} >= {"llama", "qwen3"}
