@@ -1,10 +1,9 @@
 """AsyncLLM: the same engine for asyncio; cancelling a task cancels its request."""
 
-import asyncio
 from collections.abc import AsyncIterator, Callable, Generator, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any, overload
+from typing import TYPE_CHECKING, Any, overload
 
 from .client import Model, Prompt, Request
 from .engine.engine import EngineStats
@@ -14,6 +13,9 @@ from .llm import Messages, is_one_conversation, is_one_prompt
 from .options import EngineOptions, SamplingParams
 from .ort.runner_protocol import ModelRunner
 from .outputs import Completion, combine, raise_error
+
+if TYPE_CHECKING:
+    import asyncio
 
 
 class AsyncLLM:
@@ -138,6 +140,8 @@ class AsyncLLM:
 
     async def close(self) -> None:
         """Cancel what still runs, and release threads and memory."""
+        import asyncio
+
         await asyncio.to_thread(self.model.close)
 
     async def __aenter__(self) -> "AsyncLLM":
@@ -150,6 +154,8 @@ class AsyncLLM:
 
     async def _complete(self, make: Sequence[Callable[[], Request]]) -> list[Completion]:
         """The completions of requests that are made in a thread, as many at a time as keep the engine busy."""
+        import asyncio
+
         requests = await asyncio.to_thread(lambda: [one() for one in make])
         room = asyncio.Semaphore(2 * self.model.options.max_concurrency)
         tasks = [asyncio.create_task(self._answer(request, room)) for request in requests]
@@ -159,7 +165,7 @@ class AsyncLLM:
             for task in tasks:
                 task.cancel()
 
-    async def _answer(self, request: Request, room: asyncio.Semaphore) -> Completion:
+    async def _answer(self, request: Request, room: "asyncio.Semaphore") -> Completion:
         async with room, self.model.submit(request) as handle:
             return combine(handle.answers, await handle.deltas_async())
 
@@ -189,6 +195,8 @@ class PendingStream:
             self._handle.close()
 
     async def _submitted(self) -> RequestHandle:
+        import asyncio
+
         if self._handle is None:
             self._handle = await asyncio.to_thread(self._submit)
         return self._handle

@@ -3,6 +3,7 @@
 import functools
 import itertools
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -28,6 +29,7 @@ from .host.memory import available_memory
 from .options import EngineOptions, SamplingParams
 from .ort.batch_invariance import Determinism, check_determinism
 from .ort.executor import OnnxExecutor
+from .ort.prepared import find
 from .ort.runner_protocol import ModelRunner, states_of
 from .ort.session import choose_provider
 from .sampling.grammar import Grammars, StructuredOutput
@@ -77,14 +79,16 @@ class Model:
         self.bundle = open_bundle(path)
         self.options = options
         manifest = self.bundle.manifest
-        self.tokenizer = Tokenizer(self.bundle.path("tokenizer.json"), manifest.tokens.special)
         self._defaults = _generation_config(self.bundle)
         self._vocab_size = manifest.architecture.vocab_size
-        self._grammars = Grammars(self.tokenizer, self._vocab_size, manifest.tokens.eos)
         self._ids = itertools.count()
-        executor = executor or _load_executor(self.bundle, provider, options)
         self.determinism: Determinism | None = None
+        with ThreadPoolExecutor(1) as beside:  # neither holds the interpreter's lock: they take the time of the longer
+            reading = beside.submit(Tokenizer, self.bundle.path("tokenizer.json"), manifest.tokens.special)
+            executor = executor or _load_executor(self.bundle, provider, options)
         with _closing_on_error(executor):
+            self.tokenizer = reading.result()
+            self._grammars = Grammars(self.tokenizer, self._vocab_size, manifest.tokens.eos)
             if options.self_test:
                 self.determinism = check_determinism(executor)
             if options.speculation and not executor.can_give_all_logits:
@@ -272,9 +276,12 @@ def _checked_ids(prompt: Sequence[int], vocab_size: int) -> list[int]:
 
 def _load_executor(bundle: Bundle, provider: str, options: EngineOptions) -> OnnxExecutor:
     _check_kv_dtype(bundle, options.kv_dtype)
+    chosen = choose_provider(provider, bundle)
+    prepared = find(bundle)
     return OnnxExecutor(
         bundle,
-        choose_provider(provider, bundle),
+        chosen,
+        graph=prepared.graph if prepared else None,
         slots=options.max_concurrency,
         context=options.context,
         threads=options.threads,

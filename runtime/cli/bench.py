@@ -152,9 +152,12 @@ def _executor(
     bundle: "Bundle", rows: int, context: int, provider: str, threads: int | None
 ) -> "Iterator[OnnxExecutor]":
     from ..ort.executor import OnnxExecutor
+    from ..ort.prepared import find
     from ..ort.session import choose_provider
 
-    executor = OnnxExecutor(bundle, choose_provider(provider, bundle), slots=rows, context=context, threads=threads)
+    chosen, prepared = choose_provider(provider, bundle), find(bundle)
+    graph = prepared.graph if prepared else None
+    executor = OnnxExecutor(bundle, chosen, slots=rows, context=context, threads=threads, graph=graph)
     try:
         yield executor
     finally:

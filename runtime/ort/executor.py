@@ -1,6 +1,7 @@
 """Steps on ONNX Runtime: prefill a chunk of one slot, or decode one token for many, in place on one cache."""
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -31,6 +32,7 @@ class OnnxExecutor:
         slots: slots of the cache.
         context: most tokens of one slot; None is the model's context length.
         threads: threads inside one step.
+        graph: the prefill graph over weights that were prepared for this processor, in place of the bundle's.
         two_sessions: load decode.onnx too, instead of running decode steps on prefill.onnx. Measured on SmolLM2 fp32,
             interleaved: the same speed within noise (batch 1 46.6 against 51.0 ms, batch 8 68.8 against 69.0 ms), the
             same logits bit for bit, and 1,304 MB resident instead of 685: each session packs the weights for itself.
@@ -44,6 +46,7 @@ class OnnxExecutor:
         slots: int,
         context: int | None = None,
         threads: int | None = None,
+        graph: Path | None = None,
         two_sessions: bool = False,
     ) -> None:
         manifest = bundle.manifest
@@ -52,7 +55,7 @@ class OnnxExecutor:
         self.bytes_per_token = manifest.kv_cache.bytes_per_token
         self.capacity = min(context or manifest.architecture.context_length, manifest.architecture.context_length)
         graphs = manifest.graphs
-        self._prefill = GraphSession(bundle.folder, graphs.prefill, provider, threads)
+        self._prefill = GraphSession(bundle.folder, graphs.prefill, provider, threads, graph)
         self._decode = GraphSession(bundle.folder, graphs.decode, provider, threads) if two_sessions else self._prefill
         tensors = cache_tensors(manifest)
         self._query_blocks = frozenset(2 * layer.head_dim for layer in manifest.architecture.layers)

@@ -12,15 +12,17 @@ from .session import ProviderName, check_session, open_session, require_query_se
 
 
 class GraphSession:
-    """A session and its ports."""
+    """A session and its ports. `path` is the graph's file where it is not the bundle's own: see prepared.py."""
 
-    def __init__(self, folder: Path, graph: Graph, provider: ProviderName, threads: int | None) -> None:
+    def __init__(
+        self, folder: Path, graph: Graph, provider: ProviderName, threads: int | None, path: Path | None = None
+    ) -> None:
         self.graph = graph
         roles = {port.role for port in graph.inputs}
         self.has_index, self.has_counts = "logits_index" in roles, "query_seqlens" in roles
         if self.has_counts:
             require_query_seqlens(folder)
-        self.session = open_session(folder / graph.file, provider, threads)
+        self.session = open_session(path or folder / graph.file, provider, threads)
         check_session(self.session, graph)
 
 

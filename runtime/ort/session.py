@@ -68,7 +68,11 @@ def require_provider(provider: ProviderName) -> None:
 
 
 def open_session(
-    path: Path, provider: ProviderName = "cpu", threads: int | None = None, settings: dict[str, str] | None = None
+    path: Path,
+    provider: ProviderName = "cpu",
+    threads: int | None = None,
+    settings: dict[str, str] | None = None,
+    optimized: Path | None = None,
 ) -> Any:
     """Load one ONNX file.
 
@@ -77,6 +81,7 @@ def open_session(
         provider: where it runs.
         threads: threads inside one run; None is the number of physical cores.
         settings: further entries of ONNX Runtime's session configuration.
+        optimized: write the graph here as it is run.
 
     Raises:
         ExecutionError: ONNX Runtime refuses the file.
@@ -89,6 +94,8 @@ def open_session(
     options.enable_mem_pattern = False  # a plan per input shape would be kept for every prompt length ever seen
     for key, value in (settings or {}).items():
         options.add_session_config_entry(key, value)
+    if optimized is not None:
+        options.optimized_model_filepath = str(optimized)
     with translated(f"loading {path}"):
         session = module.InferenceSession(str(path), options, providers=_provider_list(provider))
     session.disable_fallback()
