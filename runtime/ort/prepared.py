@@ -34,7 +34,7 @@ FOLDER = "prepared"
 _GRAPH, _WEIGHTS, _ABOUT = "prefill.onnx", "weights.data", "prepared.json"
 _LAYOUT = 1  # counted up when these files change
 _SMALLEST = 1024  # bytes of a weight; smaller ones stay in the graph
-_BLOCK, _BLOCKS = 1 << 12, 64  # what is read of weights.data at every start
+_BLOCK, _BLOCKS = 1 << 9, 64  # what is read of weights.data at every start
 _SETTINGS = {
     "session.save_external_prepacked_constant_initializers": "1",
     "session.optimized_model_external_initializers_file_name": _WEIGHTS,
@@ -127,14 +127,12 @@ def make(bundle: Bundle, *, beside: bool = False, overwrite: bool = False) -> Pr
     target = folders_of(bundle)[0 if beside else 1]
     _require_space(bundle, target)
     with new_bundle(target, overwrite=overwrite, marker=_ABOUT) as folder:
-        open_session(bundle.path(bundle.manifest.graphs.prefill.file), settings=_SETTINGS, optimized=folder / _GRAPH)
+        graph = bundle.path(bundle.manifest.graphs.prefill.file)
+        open_session(graph, settings=_SETTINGS, optimized=folder / _GRAPH)
         if not (folder / _WEIGHTS).is_file():
-            raise ExecutionError(
-                f"ONNX Runtime {onnxruntime().__version__} wrote no packed weights of {bundle.folder}."
-            )
-        files = {
-            name: FileEntry((folder / name).stat().st_size, sha256_of(folder / name)) for name in (_GRAPH, _WEIGHTS)
-        }
+            raise ExecutionError(f"ONNX Runtime {onnxruntime().__version__} wrote no packed weights of {graph}.")
+        paths = [folder / name for name in (_GRAPH, _WEIGHTS)]
+        files = {path.name: FileEntry(path.stat().st_size, sha256_of(path)) for path in paths}
         about = About(key_of(bundle), str(bundle.folder.resolve()), files, _sample(folder / _WEIGHTS))
         (folder / _ABOUT).write_text(json.dumps(asdict(about), indent=1), encoding="utf-8")
         _require_same_logits(bundle, folder / _GRAPH)
@@ -184,12 +182,10 @@ def _open(folder: Path) -> Prepared | None:
     """Open a folder, checking sizes, the graph's hash and a sample of the weights; None if there is none."""
     try:
         text = (folder / _ABOUT).read_text(encoding="utf-8")
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:
-        raise BundleError(
-            f"{folder}: prepared weights cannot be read ({error.strerror}); they are not used."
-        ) from error
+        raise BundleError(f"{folder}: cannot be read ({error.strerror}), and is not used.") from error
     try:
         about = decode(About, loads(text))
         _check(folder, about)
@@ -239,9 +235,7 @@ def _require_same_logits(bundle: Bundle, graph: Path) -> None:
 
     found = []
     for path in (None, graph):
-        executor = OnnxExecutor(
-            bundle, slots=1, context=min(64, bundle.manifest.architecture.context_length), graph=path
-        )
+        executor = OnnxExecutor(bundle, slots=1, context=64, graph=path)
         try:
             ids = np.arange(8) % executor.vocab_size
             found.append((executor.prefill(0, 0, ids).copy(), executor.decode(ids[:1], np.array([8])).copy()))

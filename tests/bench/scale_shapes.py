@@ -96,13 +96,14 @@ def add_config(writer: gguf.GGUFWriter, shape: Shape) -> None:
 
 def add_tokenizer(writer: gguf.GGUFWriter, source: gguf.GGUFReader, vocab: int) -> None:
     """The tokenizer of another file, with as many unused tokens behind its own as the vocabulary has room for."""
-    padding = {"tokens": lambda i: f"<unused_{i}>", "token_type": lambda i: int(gguf.TokenType.UNUSED)}
     for name, field in source.fields.items():
         if not name.startswith("tokenizer."):
             continue
         value, kinds = field.contents(), field.types
-        if make := padding.get(name.rpartition(".")[2]):
-            value = [*value[:vocab], *(make(i) for i in range(len(value), vocab))]
+        missing = range(len(value), vocab) if name.endswith((".tokens", ".token_type")) else ()
+        if missing:
+            names = name.endswith(".tokens")
+            value = [*value, *(f"<unused_{i}>" if names else int(gguf.TokenType.UNUSED) for i in missing)]
         writer.add_key_value(name, value, kinds[0], kinds[-1] if len(kinds) > 1 else None)
 
 
