@@ -34,7 +34,8 @@ from .ort.runner_protocol import ModelRunner, states_of
 from .ort.session import choose_provider
 from .sampling.grammar import Grammars, StructuredOutput
 from .sampling.sampler import Sampler
-from .text.tokenizer import Detokenizer, Tokenizer
+from .text.detokenizer import Detokenizer
+from .text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
     from .chat.answer_plan import AnswerPlan
@@ -285,6 +286,7 @@ def _load_executor(bundle: Bundle, provider: str, options: EngineOptions) -> Onn
         slots=options.max_concurrency,
         context=options.context,
         threads=options.threads,
+        kv_memory=options.kv_memory,
     )
 
 
@@ -325,7 +327,8 @@ def _pool(executor: ModelRunner, options: EngineOptions) -> BlockPool:
     states, per_token = states_of(executor), executor.bytes_per_token
     row_bytes = states.state_bytes if states else 0
     everything = executor.slots * (executor.capacity * per_token + row_bytes)
-    budget = options.kv_memory or min(everything, int(available_memory() * _KV_SHARE))
+    held = getattr(executor, "kv_budget", None)  # on a GPU the slots are as long as the memory there allows
+    budget = held or options.kv_memory or min(everything, int(available_memory() * _KV_SHARE))
     pool = BlockPool.of_bytes(budget, per_token, row_bytes=row_bytes)
     if not pool.tokens:
         beside = f" and {row_bytes} bytes per sequence for the states of its layers" if row_bytes else ""
