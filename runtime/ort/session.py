@@ -111,9 +111,6 @@ def open_session(
         options.add_session_config_entry(key, value)
     if optimized is not None:
         options.optimized_model_filepath = str(optimized)
-    with translated(f"loading {path}"):
-        session = module.InferenceSession(str(path), options, providers=_provider_list(provider, stream))
-    session.disable_fallback()
     if provider == "cuda":  # else the weights stay in an arena, whose regions are as large as its largest request
         options.add_session_config_entry("session.use_device_allocator_for_initializers", "1")
     providers = _provider_list(provider, stream)
