@@ -23,13 +23,14 @@ class GraphSession:
         threads: int | None,
         stream: int | None = None,
         path: Path | None = None,
+        profile: Path | None = None,
     ) -> None:
         self.graph = graph
         roles = {port.role for port in graph.inputs}
         self.has_index, self.has_counts = "logits_index" in roles, "query_seqlens" in roles
         if self.has_counts:
             require_query_seqlens(folder)
-        self.session = open_session(path or folder / graph.file, provider, threads, stream=stream)
+        self.session = open_session(path or folder / graph.file, provider, threads, profile=profile, stream=stream)
         check_session(self.session, graph)
 
 

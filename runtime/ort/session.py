@@ -86,6 +86,7 @@ def open_session(
     threads: int | None = None,
     settings: dict[str, str] | None = None,
     optimized: Path | None = None,
+    profile: Path | None = None,
     stream: int | None = None,
 ) -> Any:
     """Load one ONNX file.
@@ -96,6 +97,7 @@ def open_session(
         threads: threads inside one run; None is the number of physical cores.
         settings: further entries of ONNX Runtime's session configuration.
         optimized: write the graph here as it is run.
+        profile: beginning of the name of a file for ONNX Runtime's profile.
         stream: the CUDA stream to compute on; None is one of the session's own.
 
     Raises:
@@ -111,6 +113,8 @@ def open_session(
         options.add_session_config_entry(key, value)
     if optimized is not None:
         options.optimized_model_filepath = str(optimized)
+    if profile is not None:
+        options.enable_profiling, options.profile_file_prefix = True, str(profile)
     if provider == "cuda":  # else the weights stay in an arena, whose regions are as large as its largest request
         options.add_session_config_entry("session.use_device_allocator_for_initializers", "1")
     providers = _provider_list(provider, stream)
