@@ -25,6 +25,7 @@ import numpy as np
 from ..bundle.bundle import Bundle, new_bundle, sha256_of
 from ..bundle.json_codec import StrictJsonError, decode, loads
 from ..bundle.manifest import FileEntry
+from ..bundle.onnx_outline import read_outline
 from ..errors import BundleError, ExecutionError, IntegrityError, OptionError
 from ..host.cache_folder import cache_folder
 from ..host.machine import processor_flags
@@ -137,6 +138,11 @@ def make(bundle: Bundle, *, beside: bool = False, overwrite: bool = False) -> Pr
         (folder / _ABOUT).write_text(json.dumps(asdict(about), indent=1), encoding="utf-8")
         _require_same_logits(bundle, folder / _GRAPH)
     return Prepared(target, about)
+
+
+def packed_bytes(prepared: Prepared) -> int:
+    """Bytes of all weights in the form that kernels read: what a decode step reads, but for embedding rows and norms."""
+    return sum(tensor.packed for tensor in read_outline(prepared.graph).initializers)
 
 
 def verify(prepared: Prepared) -> None:
