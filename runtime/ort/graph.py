@@ -1,5 +1,6 @@
 """A graph that is loaded, and a step of it: what is bound for good, and what changes between two runs."""
 
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -7,9 +8,11 @@ from typing import Any
 import numpy as np
 
 from ..bundle.manifest import Graph
+from ..errors import ExecutionError
 from .binding import Binding, BindingKey, FloatArray, IntArray
 from .memory import StepMemory
-from .session import ProviderName, check_session, open_session, require_query_seqlens
+from .runner_protocol import StepInterrupted
+from .session import ProviderName, check_session, onnxruntime, open_session, require_query_seqlens
 
 
 class GraphSession:
@@ -91,3 +94,27 @@ class BoundStep:
     def run(self, options: Any) -> None:
         """Run what is bound."""
         self._binding.run(options)
+
+
+class Interruptible:
+    """`with` this around a run; `interrupt` from another thread then stops exactly that run."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._options: Any = None
+
+    def __enter__(self) -> Any:
+        with self._lock:
+            self._options = onnxruntime().RunOptions()
+            return self._options
+
+    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
+        with self._lock:
+            options, self._options = self._options, None
+        if isinstance(error, ExecutionError) and options.terminate:
+            raise StepInterrupted from error
+
+    def interrupt(self) -> None:
+        with self._lock:
+            if self._options is not None:
+                self._options.terminate = True

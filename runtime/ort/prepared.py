@@ -141,7 +141,7 @@ def make(bundle: Bundle, *, beside: bool = False, overwrite: bool = False) -> Pr
 
 
 def packed_bytes(prepared: Prepared) -> int:
-    """Bytes of all weights in the form that kernels read: what a decode step reads, but for embedding rows and norms."""
+    """Bytes of all weights as kernels read them: what a decode step reads, but for embedding rows and norms."""
     return sum(tensor.packed for tensor in read_outline(prepared.graph).initializers)
 
 

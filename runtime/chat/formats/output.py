@@ -11,6 +11,7 @@ class Output:
 
     Attributes:
         thinking: whether a thought is open.
+        thought_begun: whether some of a thought was told that is no blank.
         last: the last character of the text so far, blanks included.
         cut: the answer was stopped for its length.
         cut_call: and that was inside a call.
@@ -28,7 +29,7 @@ class Output:
         self._blanks = ""  # at the end of the text: told only when more follows
         self._thought_blanks = ""
         self._begun = False  # some text that is no blank was told
-        self._thought_begun = False
+        self.thought_begun = False
         self._beside = False  # a thought or call came, beside which blanks mean nothing
         self._wrapped = False
 
@@ -57,11 +58,11 @@ class Output:
             self.say(text)
             return
         text = self._thought_blanks + text
-        sure = text.rstrip() if self._thought_begun else text.strip()
+        sure = text.rstrip() if self.thought_begun else text.strip()
         self._thought_blanks = text[len(text.rstrip()) :] if text.strip() else text
         if sure:
             self._reasoning.append(sure)
-            self._thought_begun = True
+            self.thought_begun = True
 
     def begin_thought(self, mark: str) -> None:
         """A thought begins; one that follows another is told in a line of its own."""
@@ -69,7 +70,7 @@ class Output:
             self.say(mark)
             self.thinking = True
             return
-        self._thought_blanks = "\n" if self._thought_begun else ""
+        self._thought_blanks = "\n" if self.thought_begun else ""
         self.thinking, self._beside = True, True
 
     def end_thought(self, mark: str) -> None:
