@@ -34,7 +34,7 @@ def prepare(
     \b
     Example:
       onnxlm prepare smol-int4
-      onnxlm prepare smol-int4 --beside && onnxlm package smol-int4
+      onnxlm prepare smol-int4 --beside
       onnxlm prepare --list
       onnxlm prepare smol-int4 --remove
     """
