@@ -33,9 +33,7 @@ class LlamaCpp:
         self._program, self._model, self._tokens = folder / PROGRAM, model, tokens
         self._threads = threads or len(os.sched_getaffinity(0))
         if not self._program.is_file():
-            raise SystemExit(
-                f"{self._program} is not there: build the target {PROGRAM}, as tests/bench/llama_cpp.py says."
-            )
+            raise SystemExit(f"{self._program} is not there: tests/bench/llama_cpp.py says how to build it.")
         if not model.is_file():
             raise SystemExit(f"{model} is not there: give --gguf files that llama.cpp reads.")
 

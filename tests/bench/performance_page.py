@@ -7,14 +7,15 @@ from statistics import median
 
 from runtime.host.machine import this_machine
 
-Case = tuple[str, str, int]
+Case = tuple[str, str, int]  # engine, phase, batch
+Ratio = tuple[str, str, str, int, float]  # ours, peer, phase, batch, and how many times as fast
 
 
 def write_section(
     page: Path,
     name: str,
     speeds: dict[Case, list[float]],
-    ratios: Sequence[tuple[str, str, str, int, float]],
+    ratios: Sequence[Ratio],
     rounds: int,
 ) -> None:
     """Replace the section between the marks of `name`, or put it before the page's last heading."""
@@ -30,9 +31,7 @@ def write_section(
     page.write_text(new, encoding="utf-8")
 
 
-def text(
-    name: str, speeds: dict[Case, list[float]], ratios: Sequence[tuple[str, str, str, int, float]], rounds: int
-) -> str:
+def text(name: str, speeds: dict[Case, list[float]], ratios: Sequence[Ratio], rounds: int) -> str:
     """Tokens per second by engine and case, and the ratios of ours to each peer."""
     machine = this_machine()
     cases = list(dict.fromkeys((phase, batch) for _, phase, batch in speeds))
