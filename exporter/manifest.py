@@ -28,7 +28,6 @@ def describe_architecture(decoder: "Decoder", weights: "list[Weight]") -> Archit
     """The sizes of the decoder; parameters are counted from the checkpoint's tensors, each once."""
     from models.decoder.heads import head_layout
 
-    sources = {source.name: source for weight in weights for source in weight.sources}
     # The cache is what the manifest's layers are about.
     layers = tuple(
         Layer(
@@ -45,9 +44,15 @@ def describe_architecture(decoder: "Decoder", weights: "list[Weight]") -> Archit
         hidden_size=decoder.hidden_size,
         vocab_size=decoder.vocab_size,
         context_length=decoder.context_length,
-        parameters=sum(_count(source.shape) for source in sources.values()),
+        parameters=count_parameters(weights),
         layers=layers,
     )
+
+
+def count_parameters(weights: "list[Weight]") -> int:
+    """Of the checkpoint's tensors, each once."""
+    sources = {source.name: source for weight in weights for source in weight.sources}
+    return sum(_count(source.shape) for source in sources.values())
 
 
 def describe_graph(graph: "ir.Graph", file: str) -> Graph:

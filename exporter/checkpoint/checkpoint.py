@@ -96,6 +96,8 @@ class Checkpoint:
         revision: commit of a hub repository, where known.
         licence: as the checkpoint states it, where it does.
         keep: what must live as long as the tensors, such as a temporary folder.
+        path: the folder or file that was opened, where there is one.
+        warnings: what a user should know of how it was read.
     """
 
     name: str
@@ -108,6 +110,8 @@ class Checkpoint:
     revision: str | None = None
     licence: str | None = None
     keep: object = None
+    path: Path | None = None
+    warnings: tuple[str, ...] = ()
 
     @cached_property
     def sha256(self) -> str | None:

@@ -141,7 +141,7 @@ class AddedBias(Changed):
 
 @dataclass(frozen=True)
 class Renamed:
-    """A tensor that stands in for another: an adapter's whole tensor, or an embedding that becomes a head of its own."""
+    """A tensor that stands in for another: an adapter's whole tensor, or the embedding as a head."""
 
     name: str
     source: TensorSource

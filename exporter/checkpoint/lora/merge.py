@@ -3,18 +3,18 @@
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
+from exporter.tokenizer.folder import TEMPLATE, folder_tokenizer_files
 from runtime.errors import CheckpointError, UnsupportedError
 
-from ..checkpoint import Checkpoint, TensorSource
+from ..checkpoint import Checkpoint
 from ..names import text_model_tensors
 from ..pickled import convert_pickles
 from ..safetensors.file import SafetensorsTensor, read_safetensors
 from ..safetensors.folder import read_json
 from .changes import AddedBias, LowRankChange, Renamed, ReplacedRows
 from .settings import REDUCED_BASE, AdapterSettings
-from .tensors import PREFIX, ModuleTensors, modules_of
+from .tensors import ModuleTensors, modules_of
 
 FILE, PICKLE = "adapter_model.safetensors", "adapter_model.bin"
 EMBEDDINGS = ("model.embed_tokens", "model.decoder.embed_tokens", "transformer.wte", "gpt_neox.embed_in",
@@ -37,8 +37,8 @@ def merge_lora(checkpoint: Checkpoint, adapter: Path) -> Checkpoint:
     settings = AdapterSettings(read_json(adapter / "adapter_config.json"), adapter)
     stored, scratch = _read(adapter)
     modules = {_target(name, checkpoint, adapter): (name, it) for name, it in modules_of(stored, adapter).items()}
-    _require_complete(settings, {name: it for name, it in modules.values()})
-    return _Merge(checkpoint, settings, scratch).merged(modules)
+    _require_complete(settings, dict(modules.values()))
+    return _with_tokenizer(_Merge(checkpoint, settings, scratch).merged(modules), adapter)
 
 
 class _Merge:
@@ -60,7 +60,7 @@ class _Merge:
             self._untie()
         for module, (name, it) in modules.items():
             self._change(module, name, it)
-        if f"{self.embedding}.weight" in self.tensors and self.embedding in modules:
+        if self.embedding and self.embedding in modules:
             self.config["vocab_size"] = self.tensors[f"{self.embedding}.weight"].shape[0]
         return replace(
             self.checkpoint,
@@ -150,6 +150,24 @@ def _read(adapter: Path) -> tuple[dict[str, SafetensorsTensor], object]:
     return read_safetensors(scratch.path / FILE), scratch
 
 
+def _with_tokenizer(checkpoint: Checkpoint, adapter: Path) -> Checkpoint:
+    """An adapter that brings a tokenizer along was trained with that one."""
+    if not (adapter / "tokenizer.json").is_file():
+        return checkpoint
+    files = folder_tokenizer_files(adapter)
+    if TEMPLATE not in files and TEMPLATE in checkpoint.tokenizer_files:
+        files[TEMPLATE] = checkpoint.tokenizer_files[TEMPLATE]
+    changed = [name for name, content in files.items() if checkpoint.tokenizer_files.get(name) != content]
+    if not changed:
+        return checkpoint
+    note = f"{', '.join(changed)}: the adapter's own, {adapter}, in place of the base model's."
+    return replace(
+        checkpoint,
+        tokenizer_files={**checkpoint.tokenizer_files, **files},
+        warnings=(*checkpoint.warnings, note),
+    )
+
+
 def _require_complete(settings: AdapterSettings, modules: Mapping[str, ModuleTensors]) -> None:
     """What the settings promise is there, and nothing that they do not.
 
@@ -170,8 +188,8 @@ def _require_complete(settings: AdapterSettings, modules: Mapping[str, ModuleTen
     rows = sum(it.token_rows is not None for it in modules.values())
     if rows != len(settings.token_rows()):
         raise CheckpointError(
-            f"{settings.where}: trainable_token_indices names {', '.join(settings.token_rows()) or 'no module'}, and the "
-            f"file has trained tokens of {rows} modules."
+            f"{settings.where}: trainable_token_indices names {', '.join(settings.token_rows()) or 'no module'}, and "
+            f"the file has trained tokens of {rows} modules."
         )
 
 

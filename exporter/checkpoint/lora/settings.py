@@ -13,7 +13,7 @@ USED = frozenset(
     """
     alpha_pattern bias ensure_weight_tying fan_in_fan_out init_lora_weights lora_alpha lora_bias modules_to_save
     peft_type r rank_pattern trainable_token_indices use_dora use_rslora
-    """.split()
+    """.split()  # noqa: SIM905
 )
 # Which modules were trained, and how: what came of it is in the tensors.
 TRAINING = frozenset(
@@ -21,7 +21,7 @@ TRAINING = frozenset(
     auto_mapping base_model_name_or_path corda_config eva_config exclude_modules inference_mode layers_pattern
     layers_to_transform loftq_config lora_dropout lora_ga_config megatron_config megatron_core peft_version
     qalora_group_size revision runtime_config target_modules task_type velora_config
-    """.split()
+    """.split()  # noqa: SIM905
 )
 NEUTRAL: tuple[Any, ...] = (None, False, [], {}, "")
 
@@ -49,9 +49,9 @@ class AdapterSettings:
         if self.init not in (*UNCHANGED_BASE, *REDUCED_BASE):
             raise UnsupportedError(
                 f"{self.where}: adapter_config.json: init_lora_weights = {self.init!r}: the factors belong to a base "
-                "whose weights were changed when training began, and the adapter does not say how. Convert it by PEFT's "
-                "save_pretrained(path_initial_model_for_weight_conversion=...), or give the changed base and set "
-                "init_lora_weights to true."
+                "whose weights were changed when training began, and the adapter does not say how. Convert it by "
+                "PEFT's save_pretrained(path_initial_model_for_weight_conversion=...), or give the changed base "
+                "and set init_lora_weights to true."
             )
 
     def _unsupported(self, key: str) -> UnsupportedError:

@@ -71,6 +71,6 @@ def _split(name: str, adapter: Path) -> tuple[str, str]:
         if match and ".lora_" not in match.group(1):
             return match.group(1), part
     raise UnsupportedError(
-        f"{adapter}: the adapter's tensor {name!r} is not known: merging without it would make another model. Merge the "
-        "adapter with PEFT (merge_and_unload) and export the merged model."
+        f"{adapter}: the adapter's tensor {name!r} is not known: merging without it would make another model. Merge "
+        "the adapter with PEFT (merge_and_unload) and export the merged model."
     )
