@@ -13,9 +13,10 @@ from . import manifest
 from .checkpoint import open_checkpoint
 from .checkpoint.source_hash import SourceHash
 from .graph import build_graph
+from .manifest import token_warnings
 from .options import ExportOptions
-from .verify.references import reference_of
 from .verify.choice import Method, VerificationPlan, plan_verification
+from .verify.references import reference_of
 from .verify.verify import verify_graphs
 from .weights.estimate import Estimate, estimate, require_space
 from .weights.plan import WEIGHTS_FILE, plan_weights
@@ -98,7 +99,8 @@ def export(
         verified = time.monotonic()
         manifest = replace(manifest, verification=verification)
         manifest = write_manifest(folder, manifest, known={WEIGHTS_FILE: weights_hash})
-    warnings = (*checkpoint.warnings, *verifying.warnings, *notes)
+    told = token_warnings(checkpoint, manifest.tokens, decoder.vocab_size)
+    warnings = (*checkpoint.warnings, *told, *verifying.warnings, *notes)
     seconds = time.monotonic() - started - (verified - exported)
     return ExportReport(Path(output), manifest, seconds, verified - exported, needed, tuple(storage.outcomes), warnings)
 

@@ -82,6 +82,32 @@ class TensorSource(Protocol):
 
 
 @dataclass(frozen=True)
+class Renamed:
+    """A tensor that stands in for another: an adapter's whole tensor, or a head as the embedding."""
+
+    name: str
+    source: TensorSource
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """As stored."""
+        return self.source.shape
+
+    @property
+    def dtype(self) -> str:
+        """For messages."""
+        return self.source.dtype
+
+    def read(self) -> FloatArray:
+        """The values in float32."""
+        return self.source.read()
+
+    def packed(self) -> PackedTensor | None:
+        """As stored."""
+        return self.source.packed()
+
+
+@dataclass(frozen=True)
 class Checkpoint:
     """A source model: configuration, weights on disk and tokenizer files.
 

@@ -1,4 +1,4 @@
-"""How an export will be verified: decided before any weight is read, by what is installed and by the memory there is."""
+"""How an export will be verified: decided before any weight is read, by what is installed and what memory is free."""
 
 import importlib.util
 from dataclasses import dataclass

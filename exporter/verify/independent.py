@@ -16,19 +16,20 @@ _MARKS = 400  # of the tokens declared beside the vocabulary, at most
 
 
 def open_model(folder: Path) -> Any:
-    """transformers' own float32 model of a folder, or None where it has none for it, or would leave weights at random."""
+    """transformers' own float32 model of a folder, or None where it has none or would leave weights at random."""
     import torch
     from transformers import AutoModelForCausalLM
 
     if not folder.is_dir() or _is_quantized(folder):
         return None
     try:
-        model, report = AutoModelForCausalLM.from_pretrained(
+        opened: Any = AutoModelForCausalLM.from_pretrained(
             folder, dtype=torch.float32, attn_implementation=_attention(folder), output_loading_info=True,
             local_files_only=True, trust_remote_code=False,
         )  # fmt: skip
     except Exception:  # noqa: BLE001  # whatever transformers raises of a folder that it does not know
         return None
+    model, report = opened
     return None if report["missing_keys"] or report["mismatched_keys"] else model.eval()
 
 

@@ -54,7 +54,7 @@ def _transformers_config(config: Any) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Answer a request, which is JSON: source, lora, revision and ids. Logits go to OUT (.npy), the rest to OUT.json."""
+    """Answer a request, JSON of source, lora, revision and ids: logits go to OUT (.npy), the rest to a .json beside."""
     import numpy as np
     import torch
 

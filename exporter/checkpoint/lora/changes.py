@@ -95,9 +95,11 @@ def _first_product(weight: FloatArray, rank: int, init: Init, scale: float) -> F
     """
     if init == "pissa":
         left, values, right = np.linalg.svd(weight, full_matrices=False)
-        return (left[:, :rank] * values[:rank]) @ right[:rank]
+        nearest: FloatArray = (left[:, :rank] * values[:rank]) @ right[:rank]
+        return nearest
     left, right = np.linalg.qr(weight)
-    return np.float32(scale) * (left[:, :rank] @ right[:rank])
+    first: FloatArray = np.float32(scale) * (left[:, :rank] @ right[:rank])
+    return first
 
 
 @dataclass(frozen=True)
@@ -137,29 +139,3 @@ class AddedBias(Changed):
     def read(self) -> npt.NDArray[np.float32]:
         """The sum in float32."""
         return self.base.read() + np.float32(self.scale) * self.change.read()
-
-
-@dataclass(frozen=True)
-class Renamed:
-    """A tensor that stands in for another: an adapter's whole tensor, or the embedding as a head."""
-
-    name: str
-    source: TensorSource
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """As stored."""
-        return self.source.shape
-
-    @property
-    def dtype(self) -> str:
-        """For messages."""
-        return self.source.dtype
-
-    def read(self) -> FloatArray:
-        """The values in float32."""
-        return self.source.read()
-
-    def packed(self) -> PackedTensor | None:
-        """As stored."""
-        return self.source.packed()

@@ -4,15 +4,16 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from exporter.tokenizer.folder import TEMPLATE, folder_tokenizer_files
+from exporter.tokenizer.folder import folder_tokenizer_files
+from exporter.tokenizer.templates import TEMPLATE
 from runtime.errors import CheckpointError, UnsupportedError
 
-from ..checkpoint import Checkpoint
+from ..checkpoint import Checkpoint, Renamed
 from ..names import text_model_tensors
 from ..pickled import convert_pickles
 from ..safetensors.file import SafetensorsTensor, read_safetensors
 from ..safetensors.folder import read_json
-from .changes import AddedBias, LowRankChange, Renamed, ReplacedRows
+from .changes import AddedBias, LowRankChange, ReplacedRows
 from .settings import REDUCED_BASE, AdapterSettings
 from .tensors import ModuleTensors, modules_of
 
@@ -154,7 +155,7 @@ def _with_tokenizer(checkpoint: Checkpoint, adapter: Path) -> Checkpoint:
     """An adapter that brings a tokenizer along was trained with that one."""
     if not (adapter / "tokenizer.json").is_file():
         return checkpoint
-    files = folder_tokenizer_files(adapter)
+    files, told = folder_tokenizer_files(adapter)
     if TEMPLATE not in files and TEMPLATE in checkpoint.tokenizer_files:
         files[TEMPLATE] = checkpoint.tokenizer_files[TEMPLATE]
     changed = [name for name, content in files.items() if checkpoint.tokenizer_files.get(name) != content]
@@ -164,7 +165,7 @@ def _with_tokenizer(checkpoint: Checkpoint, adapter: Path) -> Checkpoint:
     return replace(
         checkpoint,
         tokenizer_files={**checkpoint.tokenizer_files, **files},
-        warnings=(*checkpoint.warnings, note),
+        warnings=(*checkpoint.warnings, *told, note),
     )
 
 
