@@ -2,9 +2,9 @@
 
 import functools
 import itertools
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,14 +12,17 @@ from .bundle import json_codec
 from .bundle.bundle import Bundle, open_bundle
 from .cache.blocks import BlockPool
 from .cache.prefix_cache import BLOCK_TOKENS, PrefixCache
+from .chat.options import ChatOptions
+from .chat_reader import ChatReader
 from .engine.engine import Engine
 from .engine.generation import RequestState
-from .engine.handle import Observer, RequestHandle
+from .engine.handle import Observer, Reader, RequestHandle
+from .engine.limits import Limits
 from .engine.prefill_policy import ChunkedPrefillPolicy
 from .engine.request import Sequence as TokenSequence
-from .engine.scheduler import Limits, Scheduler
+from .engine.scheduler import Scheduler
 from .engine.speculation import PromptLookup
-from .engine.waiting_limit import WaitingLimit
+from .engine.waiting import WaitingLimit
 from .errors import BundleError, OptionError, RequestError
 from .host.memory import available_memory
 from .options import EngineOptions, SamplingParams
@@ -27,11 +30,13 @@ from .ort.batch_invariance import Determinism, check_determinism
 from .ort.executor import OnnxExecutor
 from .ort.runner_protocol import ModelRunner, states_of
 from .ort.session import choose_provider
-from .sampling.grammar import Grammars
+from .sampling.grammar import Grammars, StructuredOutput
 from .sampling.sampler import Sampler
-from .text.tokenizer import Detokenizer, Tokenizer
+from .text.detokenizer import Detokenizer
+from .text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
+    from .chat.answer_plan import AnswerPlan
     from .chat.template import ChatTemplate
 
 Prompt = str | Sequence[int]
@@ -47,6 +52,7 @@ class Request:
     params: SamplingParams
     timeout: float | None = None
     visible: frozenset[int] = frozenset()
+    reader: Callable[[], Reader] | None = None  # reads the deltas of one answer of a chat
 
 
 class Model:
@@ -60,8 +66,15 @@ class Model:
     """
 
     def __init__(
-        self, path: str | Path, provider: str, options: EngineOptions, executor: ModelRunner | None = None
+        self,
+        path: str | Path,
+        provider: str,
+        options: EngineOptions,
+        executor: ModelRunner | None = None,
+        *,
+        chat_template: Path | None = None,
     ) -> None:
+        self._template_file = chat_template
         self.bundle = open_bundle(path)
         self.options = options
         manifest = self.bundle.manifest
@@ -120,7 +133,9 @@ class Model:
             QueueFullError: too much is waiting.
             EngineClosedError: the engine has stopped.
         """
-        return RequestHandle(self.engine, self.answers(request), streamed=streamed, observer=observer)
+        answers = self.answers(request)
+        readers = [request.reader() for _ in answers] if request.reader else []
+        return RequestHandle(self.engine, answers, streamed=streamed, readers=readers, observer=observer)
 
     def answers(self, request: Request) -> list[RequestState]:
         """The `n` answers to one request, not yet submitted."""
@@ -154,22 +169,49 @@ class Model:
             messages: mappings with `role` and `content`.
             params: how to sample; None is the model's defaults.
             timeout: seconds after which its answers end with "timeout".
-            extra: sampling parameters that replace those of `params`, `tools`, and variables of the chat template.
+            extra: sampling parameters that replace those of `params`; fields of `ChatOptions`, such as `tools`; and
+                variables of the chat template.
 
         Raises:
-            OptionError: a name in `extra` that is neither.
+            OptionError: a name in `extra` that is none of these.
             ChatTemplateError: the bundle has no template, or it refuses these messages.
             RequestError, PromptTooLongError: the request cannot be run as it is.
         """
         changes = {name: extra.pop(name) for name in SamplingParams.names() & extra.keys()}
         params = (params or SamplingParams()).with_changes(changes)
-        unread = sorted(extra.keys() - self._template.variables - {"tools"})
+        options = ChatOptions(**{name: extra.pop(name) for name in ChatOptions.names() & extra.keys()})
+        unread = sorted(extra.keys() - self.chat_template.variables)
         if unread:
-            read = ", ".join(sorted(self._template.variables)) or "none"
+            read = ", ".join(sorted(self.chat_template.variables)) or "none"
             raise OptionError(
                 f"{unread[0]!r} is no sampling parameter, and the chat template does not read it. It reads: {read}."
             )
-        return self.request(self.render(messages, **extra), params, timeout=timeout, special_tokens=False)
+        plan = self._plan(messages, params, options, extra)
+        params = params.with_changes({"structured": plan.structured})
+        request = self.request(plan.prompt, params, timeout=timeout, visible=plan.visible, special_tokens=False)
+        return replace(request, reader=lambda: ChatReader(plan).read)
+
+    def _plan(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        params: SamplingParams,
+        options: ChatOptions,
+        variables: Mapping[str, Any],
+    ) -> "AnswerPlan":
+        from .chat.answer_plan import AnswerPlanner
+
+        planner = AnswerPlanner(
+            self.chat_template,
+            self.tokenizer,
+            self.compile,
+            tool_fallback=options.tool_fallback,
+            keep_thoughts=options.reasoning_format == "none",
+        )
+        lazily = not (params.ignore_eos or params.min_tokens)
+        variables = {**options.thinking(planner.chat), **variables}
+        return planner.plan(
+            messages, options.schemas(), options.choice(), params.structured, lazily=lazily, **variables
+        )
 
     def render(self, messages: Sequence[Mapping[str, Any]], **template: Any) -> str:
         """The prompt for a conversation; `template` goes to the chat template.
@@ -177,7 +219,11 @@ class Model:
         Raises:
             ChatTemplateError: the bundle has no template, or it refuses these messages.
         """
-        return self._template.render(messages, **template)
+        return self.chat_template.render(messages, **template)
+
+    def compile(self, wanted: StructuredOutput) -> None:
+        """Compile structured output for later; RequestError for what cannot be enforced."""
+        self._grammars.constraint(wanted)
 
     def describe(self) -> str:
         """The model in a few words."""
@@ -196,10 +242,11 @@ class Model:
         self.engine.close()
 
     @functools.cached_property
-    def _template(self) -> "ChatTemplate":
+    def chat_template(self) -> "ChatTemplate":
+        """Its chat template; ChatTemplateError if it has none."""
         from .chat.template import ChatTemplate
 
-        return ChatTemplate.open(self.bundle, self.tokenizer)
+        return ChatTemplate.open(self.bundle, self.tokenizer, self._template_file)
 
     def _prompt_ids(self, prompt: Prompt, special_tokens: bool) -> list[int]:
         if isinstance(prompt, str):
@@ -232,6 +279,7 @@ def _load_executor(bundle: Bundle, provider: str, options: EngineOptions) -> Onn
         slots=options.max_concurrency,
         context=options.context,
         threads=options.threads,
+        kv_memory=options.kv_memory,
     )
 
 
@@ -259,7 +307,7 @@ def _build_engine(executor: ModelRunner, bundle: Bundle, options: EngineOptions)
     queue = WaitingLimit(options.max_queue, options.max_queue_tokens)
     prefixes = PrefixCache(options.prefix_cache) if options.prefix_cache else None
     pace = ChunkedPrefillPolicy(options.prefill_chunk)
-    return Engine(executor, Scheduler(limits, pool), queue=queue, pace=pace, prefixes=prefixes)
+    return Engine(executor, Scheduler(limits, pool), queue=queue, policy=pace, prefixes=prefixes)
 
 
 def _decode_is_exact(bundle: Bundle) -> bool:
@@ -272,7 +320,8 @@ def _pool(executor: ModelRunner, options: EngineOptions) -> BlockPool:
     states, per_token = states_of(executor), executor.bytes_per_token
     row_bytes = states.state_bytes if states else 0
     everything = executor.slots * (executor.capacity * per_token + row_bytes)
-    budget = options.kv_memory or min(everything, int(available_memory() * _KV_SHARE))
+    held = getattr(executor, "kv_budget", None)  # on a GPU the slots are as long as the memory there allows
+    budget = held or options.kv_memory or min(everything, int(available_memory() * _KV_SHARE))
     pool = BlockPool.of_bytes(budget, per_token, row_bytes=row_bytes)
     if not pool.tokens:
         beside = f" and {row_bytes} bytes per sequence for the states of its layers" if row_bytes else ""

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..engine.scheduler import MIN_CHUNK
 from .binding import FloatArray, IntArray
+from .invariant_splits import MIN_CHUNK
 from .runner_protocol import ModelRunner, batch_prefill_of
 
 _LENGTHS = (37, 5, 50)

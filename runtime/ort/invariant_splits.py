@@ -1,5 +1,7 @@
 """How a chunk is cut so that every way to cut a prompt gives the same bits."""
 
+MIN_CHUNK = 2  # tokens; a chunk of one takes the decode kernel, whose last bit may differ
+
 
 def invariant_splits(length: int, blocks: frozenset[int]) -> list[int]:
     """Ends of the pieces in which a chunk of `length` tokens is run: itself, or itself less a short tail, and the tail.

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from runtime.bundle.edge_archive import requirement
 from runtime.cli.main import main
-from runtime.host.edge_archive import requirement
 
 
 def package(*arguments):
