@@ -1,6 +1,7 @@
 """Verification shares no code with the export: it sees a wrong merge, a wrong rope, a dropped head, a wrong token."""
 
 from dataclasses import replace
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -54,7 +55,7 @@ def test_a_dropped_head(make_checkpoint, tmp_path, monkeypatch):
     def drop(decoder: Any, _sources: Any, tensors: Any) -> Any:
         return replace(decoder, tied_head=True), {n: t for n, t in tensors.items() if n != "lm_head.weight"}
 
-    monkeypatch.setattr("exporter.export.tie_head", drop)
+    monkeypatch.setattr(import_module("exporter.export"), "tie_head", drop)
     with pytest.raises(VerificationError, match="differ from transformers"):
         verified(folder, tmp_path / "wrong")
 
