@@ -10,10 +10,9 @@ from ..bundle.kv_layout import STATE_COPIES
 from ..cache.host import Array
 from ..cache.recurrent import RecurrentStateCache
 from ..errors import ExecutionError
+from .batch_invariance import invariant_splits
 from .binding import BindingKey, FloatArray, IntArray
-from .graph import BoundStep, GraphSession
-from .interruption import Interruptible
-from .invariant_splits import invariant_splits
+from .graph import BoundStep, GraphSession, Interruptible
 from .memory import allocate, closing_on_error, open_device, zeros_of
 from .runner_protocol import MAX_REWIND, MAX_SCORED
 from .session import ProviderName

@@ -1,5 +1,6 @@
-"""A graph that is loaded, and a step of it: what is bound for good, and what changes between two runs."""
+"""A loaded graph, and steps of it: most inputs are bound once, and only small ones change between two runs."""
 
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -7,13 +8,15 @@ from typing import Any
 import numpy as np
 
 from ..bundle.manifest import Graph
+from ..errors import ExecutionError
 from .binding import Binding, BindingKey, FloatArray, IntArray
 from .memory import StepMemory
-from .session import ProviderName, check_session, open_session, require_query_seqlens
+from .runner_protocol import StepInterrupted
+from .session import ProviderName, check_session, onnxruntime, open_session, require_query_seqlens
 
 
 class GraphSession:
-    """A session and its ports."""
+    """An ONNX Runtime session with the tensor specs of its graph."""
 
     def __init__(
         self, folder: Path, graph: Graph, provider: ProviderName, threads: int | None, stream: int | None = None
@@ -64,8 +67,8 @@ class BoundStep:
         """Bind a chunk for each slot, behind its past, padded on the right; ask for the logits after their last ids."""
         counts = np.array([len(chunk) for chunk in chunks])
         ids = np.zeros((len(chunks), counts.max()), np.int64)
-        for slot, chunk in zip(ids, chunks, strict=True):
-            slot[: len(chunk)] = chunk
+        for row, chunk in zip(ids, chunks, strict=True):
+            row[: len(chunk)] = chunk
         self.inputs["input_ids"] = ids
         self._binding.set_input("input_ids", ids)
         self.inputs["logits_index"][:, 1] = counts - 1
@@ -75,8 +78,8 @@ class BoundStep:
 
     def want_all(self, logits: FloatArray) -> None:
         """Ask for the logits after each of the ids, into `logits` [n, vocab]."""
-        state_slots = np.arange(len(logits))
-        self.inputs["logits_index"] = np.stack([np.zeros_like(state_slots), state_slots], axis=1)
+        positions = np.arange(len(logits))
+        self.inputs["logits_index"] = np.stack([np.zeros_like(positions), positions], axis=1)
         self._binding.set_input("logits_index", self.inputs["logits_index"])
         self._binding.set_logits(logits)
         self.logits = logits
@@ -84,3 +87,27 @@ class BoundStep:
     def run(self, options: Any) -> None:
         """Run what is bound."""
         self._binding.run(options)
+
+
+class Interruptible:
+    """`with` this around a run; `interrupt` from another thread then stops exactly that run."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._options: Any = None
+
+    def __enter__(self) -> Any:
+        with self._lock:
+            self._options = onnxruntime().RunOptions()
+            return self._options
+
+    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
+        with self._lock:
+            options, self._options = self._options, None
+        if isinstance(error, ExecutionError) and options.terminate:
+            raise StepInterrupted from error
+
+    def interrupt(self) -> None:
+        with self._lock:
+            if self._options is not None:
+                self._options.terminate = True

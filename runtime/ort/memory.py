@@ -57,7 +57,7 @@ def open_device(provider: ProviderName) -> Any:
 
 @contextmanager
 def closing_on_error(device: Any) -> Iterator[None]:
-    """Free the GPU if what is done with it fails."""
+    """Close a GPU, or an executor, if what is done with it fails."""
     try:
         yield
     except BaseException:

@@ -19,17 +19,16 @@ TOOLS = {
 OPENED = {"apriel_1_5", "ernie_4_5_thinking", "nemotron_nano_v2", "qwen3_thinking"}  # the prompts open a thought
 
 
-@pytest.mark.parametrize("size", [1, 3, 7, 100_000])
 @pytest.mark.parametrize("row", range(len(ANSWERS)), ids=[f"{name}-{i}" for i, (name, *_) in enumerate(ANSWERS)])
-def test_an_answer_is_parted(row, size):
+def test_an_answer_is_parted(row):
     name, answer, text, thoughts, calls = ANSWERS[row]
-    chat = template_of(name).format
-    reader = AnswerReader(chat, TOOLS, in_thought=name in OPENED)
-    parts = [reader.push(answer[i : i + size]) for i in range(0, len(answer), size)] + [reader.finish()]
-    found = [(call.name, json.loads(call.arguments)) for part in parts for call in part.calls]
-    assert found == calls
-    assert "".join(part.content for part in parts).strip() == text
-    assert "".join(part.reasoning for part in parts) == thoughts
+    for size in (1, 3, 7, 100_000):
+        reader = AnswerReader(template_of(name).format, TOOLS, in_thought=name in OPENED)
+        parts = [reader.push(answer[i : i + size]) for i in range(0, len(answer), size)] + [reader.finish()]
+        found = [(call.name, json.loads(call.arguments)) for part in parts for call in part.calls]
+        assert found == calls
+        assert "".join(part.content for part in parts).strip() == text
+        assert "".join(part.reasoning for part in parts) == thoughts
 
 
 def test_every_format_has_answers():

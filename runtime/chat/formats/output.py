@@ -11,6 +11,7 @@ class Output:
 
     Attributes:
         thinking: whether a thought is open.
+        begun: whether some of the text was told that is no blank.
         thought_begun: whether some of a thought was told that is no blank.
         last: the last character of the text so far, blanks included.
         cut: the answer was stopped for its length.
@@ -28,7 +29,7 @@ class Output:
         self._calls: list[ToolCall] = []
         self._blanks = ""  # at the end of the text: told only when more follows
         self._thought_blanks = ""
-        self._begun = False  # some text that is no blank was told
+        self.begun = False  # some text that is no blank was told
         self.thought_begun = False
         self._beside = False  # a thought or call came, beside which blanks mean nothing
         self._wrapped = False
@@ -40,12 +41,12 @@ class Output:
         self.last = text[-1]
         text = self._blanks + text
         sure = text.rstrip()
-        if not self._begun and self._beside:
+        if not self.begun and self._beside:
             sure = sure.lstrip()
         self._blanks = text[len(text.rstrip()) :] if text.strip() else text
         if sure:
             self._content.append(sure)
-            self._begun = True
+            self.begun = True
 
     def say_after_call(self, read: str) -> None:
         """Blanks at the end of what was read while looking for another call."""
@@ -84,7 +85,7 @@ class Output:
 
     def wrap(self, mark: str, *, opens: bool) -> None:
         """A mark around the text: dropped where it stands there, and text elsewhere."""
-        if (opens and not self._begun) or (not opens and self._wrapped):
+        if (opens and not self.begun) or (not opens and self._wrapped):
             self._wrapped, self._beside = opens, True
         else:
             self.say(mark)

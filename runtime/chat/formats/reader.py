@@ -17,6 +17,7 @@ from .tagged_calls import read_tagged
 _log = logging.getLogger("onnxlm.chat")
 _PIECE = 2048  # characters that are looked at together
 _QUOTES = "`'\""  # a mark between them is spoken of, not used
+_MARK_LETTERS = "<[◁"
 _SEPARATORS = (",", ";")
 
 
@@ -145,7 +146,11 @@ class AnswerReader:
 
     def _marks(self) -> tuple[str, ...]:
         chat = self._chat
-        thoughts = (chat.thoughts.open_mark, chat.thoughts.close_mark) if chat.thoughts else ()
+        thoughts: tuple[str, ...] = ()
+        if chat.thoughts:
+            thoughts = (chat.thoughts.open_mark, chat.thoughts.close_mark)
+        if thoughts and self._output.begun and thoughts[0][0] not in _MARK_LETTERS:
+            thoughts = thoughts[1:]  # words that open a thought are words elsewhere
         calls = chat.calls.begin_marks if chat.calls and self._tools else ()
         return tuple(filter(None, (*thoughts, *calls, *(chat.wrapper or ()))))
 
@@ -262,7 +267,7 @@ class AnswerReader:
             self._output.cut_call = True
             return
         if warn and text.strip():
-            _log.warning("What looked like a tool call could not be read, and is text: %.200r", text)
+            _log.warning("What looked like a tool call could not be read, and is text: %d characters", len(text))
         self._output.say(text)
 
 
