@@ -54,6 +54,7 @@ class TemplateProbe:
         self._ends = tuple(filter(None, ends))
         self.text_arguments = False
         self.found_thoughts: ThoughtFrame | None = None
+        self.shows_calls = False  # some rendering had the arguments of an earlier call
 
     def takes_tools(self) -> bool:
         """Whether tools change the prompt."""
@@ -115,6 +116,7 @@ class TemplateProbe:
                 continue
             answer = text[len(_common(before, text)) :]
             if _VALUES[0][0] in answer:
+                self.shows_calls = True
                 return self._without_frame(answer)
         return None
 
