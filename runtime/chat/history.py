@@ -24,6 +24,8 @@ def text_arguments(messages: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _adapted(message: dict[str, Any], chat: ChatFormat) -> dict[str, Any]:
+    if chat.needs_content and "content" not in message:
+        message = {**message, "content": ""}
     if chat.calls and not chat.shows_calls and chat.calls.shape in ("json", "keyed", "named", "tagged", "python"):
         return _with_written_calls(message, chat.calls)
     if chat.calls and chat.calls.shape == "channels" and message.get("content") and message.get("thinking"):

@@ -73,6 +73,10 @@ class TemplateProbe:
         self.text_arguments = False
         return None
 
+    def needs_content(self) -> bool:
+        """Whether an answer with calls and no content fails, though it is written with one."""
+        return self.shows_calls and self._turn(_IDS[:1], None) is None
+
     def thoughts(self) -> ThoughtFrame | None:
         """Where thoughts of earlier answers stand, or None if the template leaves them out."""
         said = {"role": "assistant", "content": _SAID, "reasoning_content": _THOUGHT}
