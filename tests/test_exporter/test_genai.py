@@ -39,7 +39,7 @@ def bundle(request, tiny_checkpoint, tiny_bundle, make_bundle, tmp_path_factory)
 @pytest.fixture(scope="module")
 def folder(bundle, tmp_path_factory):
     """Of onnxruntime-genai."""
-    return export_genai(bundle, tmp_path_factory.mktemp("genai", link_weights=True) / "folder").folder
+    return export_genai(bundle, tmp_path_factory.mktemp("genai") / "folder", link_weights=True).folder
 
 
 def session(folder: Path) -> ort.InferenceSession:
