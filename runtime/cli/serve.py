@@ -28,6 +28,7 @@ def _size(_context: click.Context, _parameter: click.Parameter, value: str | Non
 
 @click.command()
 @click.argument("bundles", nargs=-1, required=True, metavar="MODEL...")
+@click.option("--verify", is_flag=True, help="Compare the hash of every file with the manifest first.")
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address; :: or 0.0.0.0 for all.")
 @click.option("--port", default=8000, show_default=True, type=click.IntRange(0, 65535))
 @click.option("--uds", type=click.Path(path_type=Path), help="A unix socket to listen at, in place of host and port.")
@@ -88,7 +89,7 @@ def serve(bundles: tuple[str, ...], log_format: str, **options: Any) -> None:
     """
     from ..chat.template_process import start_early
 
-    names = _named(bundles)
+    names = _named(bundles, verify=options["verify"])
     process = _process()
     process.set_up_logging(log_format)
     _require_bundles(names.values())
@@ -124,7 +125,7 @@ def _split(names: str | None) -> tuple[str, ...]:
     return tuple(name.strip() for name in (names or "").split(",") if name.strip())
 
 
-def _named(bundles: tuple[str, ...]) -> dict[str, Path]:
+def _named(bundles: tuple[str, ...], *, verify: bool = False) -> dict[str, Path]:
     names: dict[str, Path] = {}
     for entry in bundles:
         name, equals, folder = entry.partition("=")
@@ -132,7 +133,7 @@ def _named(bundles: tuple[str, ...]) -> dict[str, Path]:
         name = name if equals and name else name_of(source)
         if name in names:
             raise OptionError(f"Two bundles are called {name!r}: give one another name, as in other={source}.")
-        names[name] = bundle_of(source)
+        names[name] = bundle_of(source, verify=verify)
     return names
 
 
@@ -191,7 +192,7 @@ def _engine_options(options: dict[str, Any], names: dict[str, Path]) -> "EngineO
 
     return EngineOptions(
         max_concurrency=options["max_concurrency"],
-        # The engine's queue holds a new request until its next turn, even if a row is free.
+        # The engine's queue holds a new request until its next turn, even if a slot is free.
         max_queue=options["max_concurrency"] + options["max_queue"],
         context=options["context"],
         kv_memory=kv_memory,
