@@ -14,6 +14,7 @@ from .engine.generation import RequestState
 from .engine.handle import Observer, Reader, RequestHandle
 from .engine.request import Sequence as TokenSequence
 from .engine.speculation import PromptLookup
+from .engine.waiting import Reservation
 from .errors import OptionError, RequestError
 from .loading import build_engine, generation_config, load_executor
 from .options import EngineOptions, SamplingParams
@@ -112,7 +113,14 @@ class Model:
             raise RequestError(f"timeout must be a number of seconds from 0 on, got {timeout!r}.")
         return Request(tuple(ids), params, timeout, frozenset(visible))
 
-    def submit(self, request: Request, *, streamed: bool = False, observer: Observer | None = None) -> RequestHandle:
+    def submit(
+        self,
+        request: Request,
+        *,
+        streamed: bool = False,
+        observer: Observer | None = None,
+        reservation: Reservation | None = None,
+    ) -> RequestHandle:
         """Start the `n` answers to one request; see RequestHandle.
 
         Raises:
@@ -121,7 +129,9 @@ class Model:
         """
         answers = self.answers(request)
         readers = [request.reader() for _ in answers] if request.reader else []
-        return RequestHandle(self.engine, answers, streamed=streamed, readers=readers, observer=observer)
+        return RequestHandle(
+            self.engine, answers, streamed=streamed, readers=readers, observer=observer, reservation=reservation
+        )
 
     def answers(self, request: Request) -> list[RequestState]:
         """The `n` answers to one request, not yet submitted."""

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Self
 
 from ..errors import ExecutionError
 from .generation import OutputDelta, RequestState
+from .waiting import Reservation
 
 if TYPE_CHECKING:
     from .engine import Engine
@@ -43,6 +44,7 @@ class RequestHandle:
             an event loop is woken for every piece; otherwise only where an answer ends.
         readers: one per choice, each takes the choice's deltas in turn and returns them as they are read; or none.
         observer: called from the engine's thread with every piece; must not block.
+        reservation: room in the queue that was kept for these answers.
 
     Raises:
         QueueFullError: too much is waiting.
@@ -57,6 +59,7 @@ class RequestHandle:
         streamed: bool = False,
         readers: Sequence[Reader] = (),
         observer: Observer | None = None,
+        reservation: Reservation | None = None,
     ) -> None:
         self._readers = readers
         self.answers = tuple(answers)
@@ -66,7 +69,7 @@ class RequestHandle:
         for choice, answer in enumerate(self.answers):
             answer.sequence.streamed = streamed
             answer.listen(self._inbox.listener(choice))
-        engine.submit(self.answers)
+        engine.submit(self.answers, reservation)
         self._cancel_when_dropped = weakref.finalize(self, _cancel, engine, self.answers)
         self._cancel_when_dropped.atexit = False
 
