@@ -96,7 +96,7 @@ def _port(value: "ir.Value") -> TensorSpec:
     # past_key_values.3.key → past_key_values.key; every other name is its own role
     kind = ".".join(part for part in value.name.split(".") if not part.isdecimal())
     role = cast(Any, _ROLES.get(kind, kind))
-    return TensorSpec(value.name, cast(DType, _NAMES[value.dtype.name]), shape, role)
+    return TensorSpec(value.name, _NAMES[value.dtype.name], shape, role)
 
 
 _NAMES: Mapping[str, DType] = {

@@ -134,11 +134,14 @@ def _computes_floats(value: "ir.Value") -> bool:
         return bool(node.attributes["to"].as_int() == 1)
     if node.op_type == "Constant":
         (attribute,) = node.attributes.values()
-        is_tensor = attribute.name == "value"
-        return attribute.as_tensor().dtype == 1 if is_tensor else attribute.name.startswith("value_float")
+        return bool(attribute.name.startswith("value_float") or (attribute.name == "value" and _is_wide(attribute)))
     if node.op_type in ("Shape", "Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual", "Not", "And"):
         return False
     first = next((source for source in node.inputs if source is not None), None)
     if first is None:
         return False
-    return first.dtype == 1 if first.dtype is not None else _computes_floats(first)
+    return bool(first.dtype == 1) if first.dtype is not None else _computes_floats(first)
+
+
+def _is_wide(attribute: Any) -> bool:
+    return bool(attribute.as_tensor().dtype == 1)
