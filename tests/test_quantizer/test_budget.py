@@ -53,6 +53,38 @@ def test_sensitivity_is_the_divergence_of_the_model(tiny_bundle):
     assert sensitivity.kl({name: weight * 0.5}) > 10 * sensitivity.kl({name: weight * 0.95}) > 0
 
 
+LINEAR = [f"model.layers.{i}.{name}.weight" for i in range(2) for name in ("self_attn.o_proj", "mlp.down_proj")]
+
+
+def walked(bundle, weights, streams):
+    sensitivity = Sensitivity(open_bundle(bundle), CHUNKS[:4], streams=streams)
+    for layer in range(sensitivity.layers):
+        names = sensitivity.weights_of(layer)
+        sensitivity.advance({name: weight for name, weight in weights.items() if name in names})
+    return sensitivity
+
+
+def test_streams_end_where_runs_of_their_own_end(tiny_bundle):
+    tensors = load_graphs(open_bundle(tiny_bundle)).initializers()
+    weights = {name: read_tensor(tensors[name]) * np.float32(0.9) for name in LINEAR}
+    sensitivity = walked(tiny_bundle, weights, 100)
+    found = sensitivity.finish()
+    assert found.keys() == weights.keys()
+    for name, weight in weights.items():
+        assert found[name] == pytest.approx(sensitivity.kl({name: weight}), rel=1e-4)
+
+
+def test_joined_streams_share_what_they_cause(tiny_bundle, monkeypatch):
+    """Joined at once and to the end: the sum is nearly that of separate runs, and each has its share."""
+    monkeypatch.setattr("quantizer.allocation.sensitivity._YOUNG", 0)
+    monkeypatch.setattr("quantizer.allocation.sensitivity._LAST", 0)
+    tensors = load_graphs(open_bundle(tiny_bundle)).initializers()
+    weights = {name: read_tensor(tensors[name]) * np.float32(0.9) for name in LINEAR}
+    apart, joined = (walked(tiny_bundle, weights, streams).finish() for streams in (100, 1))
+    assert sum(joined.values()) == pytest.approx(sum(apart.values()), rel=0.3)
+    assert all(0.2 < joined[name] / apart[name] < 5 for name in weights)
+
+
 def test_a_tied_table_is_replaced_at_both_ends(tiny_bundle):
     bundle = open_bundle(tiny_bundle)
     name = "model.embed_tokens.weight"
