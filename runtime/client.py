@@ -2,45 +2,34 @@
 
 import functools
 import itertools
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .bundle import json_codec
-from .bundle.bundle import Bundle, open_bundle
-from .cache.blocks import BlockPool
-from .cache.prefix_cache import BLOCK_TOKENS, PrefixCache
+from .bundle.bundle import open_bundle
 from .chat.options import ChatOptions
 from .chat_reader import ChatReader
-from .engine.engine import Engine
 from .engine.generation import RequestState
 from .engine.handle import Observer, Reader, RequestHandle
-from .engine.limits import Limits
-from .engine.prefill_policy import ChunkedPrefillPolicy
 from .engine.request import Sequence as TokenSequence
-from .engine.scheduler import Scheduler
 from .engine.speculation import PromptLookup
-from .engine.waiting import WaitingLimit
-from .errors import BundleError, OptionError, RequestError
-from .host.memory import available_memory
+from .errors import OptionError, RequestError
+from .loading import build_engine, generation_config, load_executor
 from .options import EngineOptions, SamplingParams
 from .ort.batch_invariance import Determinism, check_determinism
-from .ort.executor import OnnxExecutor
-from .ort.runner_protocol import ModelRunner, states_of
-from .ort.session import choose_provider
+from .ort.memory import closing_on_error
+from .ort.runner_protocol import ModelRunner
 from .sampling.grammar import Grammars, StructuredOutput
 from .sampling.sampler import Sampler
-from .text.tokenizer import Detokenizer, Tokenizer
+from .text.detokenizer import Detokenizer
+from .text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
     from .chat.answer_plan import AnswerPlan
     from .chat.template import ChatTemplate
 
 Prompt = str | Sequence[int]
-_KV_SHARE = 0.5  # of the free memory, for keys and values where nothing else is said
-_GENERATION_CONFIG = "generation_config.json"
 
 
 @dataclass(frozen=True)
@@ -78,18 +67,16 @@ class Model:
         self.options = options
         manifest = self.bundle.manifest
         self.tokenizer = Tokenizer(self.bundle.path("tokenizer.json"), manifest.tokens.special)
-        self._defaults = _generation_config(self.bundle)
+        self._defaults = generation_config(self.bundle)
         self._vocab_size = manifest.architecture.vocab_size
         self._grammars = Grammars(self.tokenizer, self._vocab_size, manifest.tokens.eos)
         self._ids = itertools.count()
-        executor = executor or _load_executor(self.bundle, provider, options)
+        executor = executor or load_executor(self.bundle, provider, options)
         self.determinism: Determinism | None = None
-        with _closing_on_error(executor):
+        with closing_on_error(executor):
             if options.self_test:
                 self.determinism = check_determinism(executor)
-            if options.speculation and not executor.can_give_all_logits:
-                raise OptionError("speculation needs logits of several positions, which this executor does not give.")
-            self.engine = _build_engine(executor, self.bundle, options)
+            self.engine = build_engine(executor, self.bundle, options)
         self.engine.start()
 
     def request(
@@ -268,83 +255,3 @@ def _checked_ids(prompt: Sequence[int], vocab_size: int) -> list[int]:
     if wrong:
         raise RequestError(f"Token id {wrong[0]} is outside the vocabulary, whose ids are 0 to {vocab_size - 1}.")
     return ids
-
-
-def _load_executor(bundle: Bundle, provider: str, options: EngineOptions) -> OnnxExecutor:
-    _check_kv_dtype(bundle, options.kv_dtype)
-    return OnnxExecutor(
-        bundle,
-        choose_provider(provider, bundle),
-        slots=options.max_concurrency,
-        context=options.context,
-        threads=options.threads,
-    )
-
-
-def _check_kv_dtype(bundle: Bundle, wanted: str) -> None:
-    cache = bundle.manifest.kv_cache
-    stored = "int4" if cache.bits == 4 else cache.dtype
-    if wanted not in ("auto", stored):
-        raise OptionError(
-            f"kv_dtype {wanted!r}: the graphs of {bundle.folder} hold keys and values in {stored}. "
-            "`onnxlm quantize-kv` writes a bundle with int8 or int4."
-        )
-
-
-def _build_engine(executor: ModelRunner, bundle: Bundle, options: EngineOptions) -> Engine:
-    pool, states = _pool(executor, options), states_of(executor)
-    windows = [layer.window for layer in bundle.manifest.architecture.layers if layer.window is not None]
-    limits = Limits(
-        slots=executor.slots,
-        context=executor.capacity,
-        window=min(windows, default=None),
-        optimistic=options.admission == "optimistic",
-        reuse_generated=options.reuse_generated or (states is None and _decode_is_exact(bundle)),
-        states_every=BLOCK_TOKENS if states else 0,
-    )
-    queue = WaitingLimit(options.max_queue, options.max_queue_tokens)
-    prefixes = PrefixCache(options.prefix_cache) if options.prefix_cache else None
-    pace = ChunkedPrefillPolicy(options.prefill_chunk)
-    return Engine(executor, Scheduler(limits, pool), queue=queue, policy=pace, prefixes=prefixes)
-
-
-def _decode_is_exact(bundle: Bundle) -> bool:
-    """Whether decode stores the bits that prefill would: attention over codes has one kernel for both, on CPU."""
-    manifest = bundle.manifest
-    return manifest.target.provider == "cpu" and manifest.kv_cache.dtype in ("int8", "uint8")
-
-
-def _pool(executor: ModelRunner, options: EngineOptions) -> BlockPool:
-    states, per_token = states_of(executor), executor.bytes_per_token
-    row_bytes = states.state_bytes if states else 0
-    everything = executor.slots * (executor.capacity * per_token + row_bytes)
-    budget = options.kv_memory or min(everything, int(available_memory() * _KV_SHARE))
-    pool = BlockPool.of_bytes(budget, per_token, row_bytes=row_bytes)
-    if not pool.tokens:
-        beside = f" and {row_bytes} bytes per sequence for the states of its layers" if row_bytes else ""
-        raise OptionError(
-            f"kv_memory of {budget} bytes holds not even {pool.block_tokens} tokens of this model, which needs "
-            f"{per_token} bytes per token{beside}. Raise --kv-memory."
-        )
-    return pool
-
-
-def _generation_config(bundle: Bundle) -> Mapping[str, Any]:
-    if not bundle.has(_GENERATION_CONFIG):
-        return {}
-    try:
-        config = json_codec.loads(bundle.path(_GENERATION_CONFIG).read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise BundleError(f"{bundle.folder}: {_GENERATION_CONFIG} cannot be read ({error}). Export again.") from error
-    if not isinstance(config, dict):
-        raise BundleError(f"{bundle.folder}: {_GENERATION_CONFIG} is not an object. Export the model again.")
-    return config
-
-
-@contextmanager
-def _closing_on_error(executor: ModelRunner) -> Iterator[None]:
-    try:
-        yield
-    except BaseException:
-        executor.close()
-        raise

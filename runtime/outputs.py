@@ -1,8 +1,8 @@
-"""A finished answer, put together from its deltas."""
+"""Finished answers: put together from deltas, scored, and as plain data."""
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from .engine.generation import OutputDelta, RequestState, Timings
@@ -115,3 +115,12 @@ def combine(answers: Sequence[RequestState], deltas: Sequence[OutputDelta]) -> C
     """The completion of all answers to one request: the first, with the others as its alternatives."""
     first, *others = (complete(a, [delta for delta in deltas if delta.index == a.index]) for a in answers)
     return replace(first, alternatives=tuple(others))
+
+
+def completion_json(answer: Completion) -> dict[str, Any]:
+    """A completion as plain data, for --json and batch files; its times become seconds."""
+    plain = asdict(answer)
+    plain["error"] = None if answer.error is None else str(answer.error)
+    plain["alternatives"] = [completion_json(other) for other in answer.alternatives]
+    plain["timings"] = {"time_to_first_token": answer.timings.time_to_first_token, "total": answer.timings.total}
+    return plain

@@ -1,6 +1,7 @@
 """Whether models can run here, on what, and what to expect: the facts behind `onnxlm doctor`."""
 
 from dataclasses import dataclass
+from typing import Any
 
 from ..errors import OnnxlmError
 from ..host.byte_units import format_bytes
@@ -51,10 +52,19 @@ def _cpu_problem() -> str | None:
         module = onnxruntime()
     except OnnxlmError as error:
         return str(error)
+    return _failure(module, "CPUExecutionProvider")
+
+
+def _failure(module: Any, provider: str) -> str | None:
+    """Why a graph of one node does not run on a provider, or None."""
     try:
         import numpy as np
 
-        session = module.InferenceSession(_IDENTITY, providers=["CPUExecutionProvider"])
+        options = module.SessionOptions()
+        options.log_severity_level = 4  # what it says is in the exception, too
+        session = module.InferenceSession(_IDENTITY, options, providers=[provider], enable_fallback=0)
+        if session.get_providers()[0] != provider:
+            return f"ONNX Runtime did not start {provider}, and says no reason."
         session.run(None, {"x": np.ones(1, np.float32)})
     except Exception as error:  # noqa: BLE001 - whatever it is, it is the diagnosis
         return f"ONNX Runtime is installed and does not run: {error}"
@@ -63,7 +73,8 @@ def _cpu_problem() -> str | None:
 
 def _cuda_problem() -> str | None:
     try:
-        return missing_for_cuda(onnxruntime())
+        module = onnxruntime()
+        return missing_for_cuda(module) or _failure(module, "CUDAExecutionProvider")
     except OnnxlmError as error:
         return str(error)
 

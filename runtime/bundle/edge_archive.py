@@ -27,26 +27,59 @@ from .bundle import open_bundle
 
 SCRIPT = """\
 #!/bin/sh
-# Installs {name} without a network: sh install.sh [FOLDER]     (default: ./{name}-server)
+# Installs {name} without a network. Each version has a folder of its own, and `current` is a link to one of them.
+#
+#     sh install.sh [FOLDER]               install and switch to it      (default: ./{name}-server)
+#     sh install.sh --rollback [FOLDER]    switch back to the version before
+#
+# A server runs FOLDER/current/venv/bin/onnxlm serve FOLDER/current/{name}; restart it after a switch.
 set -eu
 here=$(cd "$(dirname "$0")" && pwd)
+rollback=no
+if [ "${{1:-}}" = --rollback ]; then rollback=yes; shift; fi
 target=${{1:-{name}-server}}
 python=${{PYTHON:-python3}}
 
+point() {{  # the link is replaced in one step: a server that starts meanwhile finds the old version or the new one
+    ln -s "$1" "$target/.current.new"
+    "$python" -c 'import os, sys; os.replace(sys.argv[1], sys.argv[2])' "$target/.current.new" "$target/current"
+}}
+
+if [ "$rollback" = yes ]; then
+    [ -L "$target/previous" ] || {{ echo "$target has no version before this one" >&2; exit 1; }}
+    before=$(readlink "$target/previous"); now=$(readlink "$target/current")
+    point "$before"; rm "$target/previous"; ln -s "$now" "$target/previous"
+    echo "$target/current is $before again; restart the server"
+    exit 0
+fi
+
 (cd "$here" && sha256sum -c --quiet SHA256SUMS)
-if [ -e "$target" ]; then
-    echo "$target exists already: give another folder, or remove it" >&2
+version=$(sha256sum "$here/SHA256SUMS" | cut -c1-12)
+if [ -e "$target/$version" ]; then
+    echo "$target/$version exists already: this very archive is installed there" >&2
+    exit 1
+fi
+if [ -e "$target" ] && [ ! -L "$target/current" ]; then
+    echo "$target exists and was not made by this script: give another folder, or remove it" >&2
     exit 1
 fi
 mkdir -p "$target"
 target=$(cd "$target" && pwd)
-"$python" -m venv "$target/venv"
-"$target/venv/bin/python" -m pip install -q --disable-pip-version-check --no-index --find-links "$here/wheels" \\
-    'onnxlm[serve,{extra}]=={version}'
-cp -R "$here/bundle" "$target/{name}"
-"$target/venv/bin/onnxlm" inspect --verify "$target/{name}" > "$target/inspect.txt"
+trap 'rm -rf "$target/$version"' EXIT
+mkdir "$target/$version"
+"$python" -m venv "$target/$version/venv"
+"$target/$version/venv/bin/python" -m pip install -q --disable-pip-version-check --no-index \\
+    --find-links "$here/wheels" 'onnxlm[serve,{extra}]=={version}'
+cp -R "$here/bundle" "$target/$version/{name}"
+"$target/$version/venv/bin/onnxlm" inspect --verify "$target/$version/{name}" > "$target/$version/inspect.txt"
+trap - EXIT
+if [ -L "$target/current" ]; then
+    rm -f "$target/previous"
+    ln -s "$(readlink "$target/current")" "$target/previous"
+fi
+point "$version"
 echo "installed. Start it with:"
-echo "  $target/venv/bin/onnxlm serve $target/{name}"
+echo "  $target/current/venv/bin/onnxlm serve $target/current/{name}"
 """
 _CHUNK = 1 << 20
 _SOURCES = ("exporter", "models", "quantizer", "runtime", "pyproject.toml", "README.md", "LICENSE")

@@ -84,11 +84,15 @@ def _sections(machine: "Machine", diagnosis: "Diagnosis", shown: "list[Package]"
 
 
 def _package_lines(shown: "list[Package]") -> list[str]:
+    from ..host.packages import onnxruntime_wheels
+
     lines = []
     for extra, purpose in _PURPOSES.items():
         members = [package for package in shown if package.extra == extra]
         listed = ", ".join(f"{p.name} {p.installed or 'missing'}" for p in members)
         remedy = "" if all(p.usable for p in members) else f"  (pip install 'onnxlm[{extra}]')"
+        if extra == "cpu" and onnxruntime_wheels():
+            remedy = ""  # a wheel is there, and a second one would overwrite its files
         if members:
             lines.append(f"{purpose:20} {listed}{'' if extra in ('base', 'gpu') else remedy}")
     return lines

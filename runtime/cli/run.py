@@ -163,7 +163,7 @@ def _print_complete(
     llm: "LLM", prompt: str, params: "SamplingParams", *, as_json: bool, raw: bool, system: str | None, stats: bool,
     **_: Any,
 ) -> None:  # fmt: skip
-    from ..completion_json import completion_json
+    from ..outputs import completion_json
     from .streaming import printable
 
     try:

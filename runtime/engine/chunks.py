@@ -3,7 +3,7 @@
 from collections.abc import Sequence as List
 
 from ..cache.slots import common_prefix
-from ..ort.invariant_splits import MIN_CHUNK
+from ..ort.runner_protocol import MIN_CHUNK
 from .decision import Chunk
 from .request import Sequence
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from ..cache.prefix_cache import PrefixCache
-from ..errors import EngineClosedError, OnnxlmError
+from ..errors import DeviceLostError, EngineClosedError, OnnxlmError
 from ..ort.runner_protocol import ModelRunner
 from .core import EngineCore
 from .generation import RequestState
@@ -26,6 +26,7 @@ _log = logging.getLogger("onnxlm.engine")
 class EngineStats:
     """A look at the engine: what it does now, and what it did since it started.
 
+    `lost` is why the device computes nothing any more, or None.
     `failures_in_a_row` counts answers that failed since the last token was sampled.
     `heartbeat` is the monotonic time of the loop's last step: while work exists, it must not stand still.
     """
@@ -42,6 +43,7 @@ class EngineStats:
     heartbeat: float
     alive: bool
     failures_in_a_row: int = 0
+    lost: str | None = None
 
 
 class Engine:
@@ -131,6 +133,7 @@ class Engine:
             cached_tokens=core.requests.counts["cached"],
             preemptions=scheduler.preemptions,
             failures_in_a_row=core.requests.failures_in_a_row,
+            lost=None if core.requests.lost is None else str(core.requests.lost),
             heartbeat=self._heartbeat,
             alive=self._thread is not None and self._thread.is_alive() and not self._ended,
         )
@@ -167,8 +170,14 @@ class Engine:
         error: OnnxlmError | None = None
         try:
             while not self._stopping:
-                if not self.run_once():
+                computed = self.run_once()
+                if self.core.requests.lost is not None:
+                    raise self.core.requests.lost
+                if not computed:
                     self._wait()
+        except DeviceLostError as lost:
+            _log.error("the engine stopped: %s", lost)
+            error = lost
         except Exception as fault:  # noqa: BLE001  # a fault of ours: nobody may wait for ever because of it
             _log.exception("the engine stopped")
             error = EngineClosedError(f"The engine stopped: {fault!r}. Load the model again.")

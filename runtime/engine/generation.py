@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 from ..options import SamplingParams
 from ..sampling.logprobs import FloatArray, TokenLogprob, token_logprob
 from ..sampling.sampler import Sampler
-from ..text.tokenizer import Detokenizer, StopStrings
+from ..text.detokenizer import Detokenizer
+from ..text.stop_strings import StopStrings
 from .request import Sequence
 from .speculation import PromptLookup
 

@@ -4,6 +4,7 @@ import logging
 import time
 from collections.abc import Callable
 
+from ..errors import DeviceLostError
 from ..sampling.logprobs import FloatArray
 from .failures import as_ours
 from .generation import OutputDelta, RequestState
@@ -25,6 +26,7 @@ class OpenRequests:
         answers: those that have not ended.
         counts: finished answers, and generated, prompt and cached tokens so far.
         failures_in_a_row: answers that failed since the last token was sampled.
+        lost: the error after which the device computes nothing any more, or None.
     """
 
     def __init__(
@@ -36,6 +38,7 @@ class OpenRequests:
         self.answers: dict[int, RequestState] = {}
         self.counts = dict.fromkeys(("finished", "generated", "prompt", "cached"), 0)
         self.failures_in_a_row = 0
+        self.lost: DeviceLostError | None = None
         self._queue = queue
         self._on_end = on_end
         self._clock = clock
@@ -77,6 +80,7 @@ class OpenRequests:
     def fail(self, sequence: Sequence, error: Exception) -> None:
         """End an answer with an error."""
         self.failures_in_a_row += 1
+        self.lost = error if isinstance(error, DeviceLostError) else self.lost
         self[sequence].error = as_ours(error, sequence.id)
         self.finish(sequence, "error")
 

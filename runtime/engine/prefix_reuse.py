@@ -10,8 +10,7 @@ from collections.abc import Callable
 
 from ..cache.prefix_cache import Block, PrefixCache
 from ..errors import ExecutionError
-from ..ort.invariant_splits import MIN_CHUNK
-from ..ort.runner_protocol import ModelRunner, states_of
+from ..ort.runner_protocol import MIN_CHUNK, ModelRunner, states_of
 from .failures import execution_errors
 from .request import Sequence
 from .scheduler import Scheduler

@@ -16,7 +16,7 @@ from collections.abc import Iterable
 from ..cache.blocks import BlockPool
 from ..cache.slots import CachedSlots
 from ..errors import PromptTooLongError
-from ..ort.invariant_splits import MIN_CHUNK
+from ..ort.runner_protocol import MIN_CHUNK
 from . import chunks
 from .block_budget import MAX_PREEMPTIONS, BlockBudget
 from .decision import Chunk, Decision, Move

@@ -3,7 +3,7 @@
 from collections.abc import Sequence as List
 
 from ..cache.slots import CachedSlots, common_prefix
-from ..ort.invariant_splits import MIN_CHUNK
+from ..ort.runner_protocol import MIN_CHUNK
 from .limits import Limits
 from .request import Sequence
 

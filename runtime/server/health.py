@@ -32,6 +32,8 @@ class Heartbeat:
     def observe(self) -> str | None:
         """What is wrong with the engine, or None."""
         stats = self._stats()
+        if stats.lost is not None:
+            return stats.lost
         if not stats.alive:
             return "the engine has stopped"
         if stats.failures_in_a_row >= FAILURES:

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from ..errors import OptionError
-from ..option_checks import integer, one_of, real
+from ..options import integer, one_of, real
 
 _MOST_SECONDS = 7 * 86400
 

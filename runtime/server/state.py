@@ -145,6 +145,12 @@ class AppState:
         looks = {name: heartbeat.observe() for name, heartbeat in self.heartbeats.items()}
         return {name: fault for name, fault in looks.items() if fault is not None}
 
+    @property
+    def lost(self) -> str | None:
+        """Why a model's device computes nothing any more, or None: only a new process can use it again."""
+        found = (served.model.engine.stats().lost for served in self.models.values())
+        return next((lost for lost in found if lost is not None), None)
+
     async def watch(self) -> None:
         """Look at the engines for as long as the server runs, so that a stall is noticed when nobody asks."""
         while True:

@@ -16,7 +16,8 @@ from runtime.errors import RequestError
 from runtime.options import SamplingParams
 from runtime.sampling.grammar import Grammars, StructuredOutput
 from runtime.sampling.sampler import Sampler
-from runtime.text.tokenizer import Detokenizer, Tokenizer
+from runtime.text.detokenizer import Detokenizer
+from runtime.text.tokenizer import Tokenizer
 
 EOS = 2
 PAY = tool(

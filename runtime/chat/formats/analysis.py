@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from .derive import Render, TemplateProbe
 from .format import CallFrame, ChatFormat, ThoughtFrame
-from .known import CODE_MARKS, FIXED, TABLE, THOUGHTS, WRAPPERS
+from .known import ALIASES, CODE_MARKS, FIXED, TABLE, THOUGHTS, WRAPPERS
 
 _CONDITION = ("tools", "tool_calls")
 _NO_FORMAT = (
@@ -54,8 +54,13 @@ def _calls(
         return None, ""
     if found is not None:
         mark = next((mark for mark in CODE_MARKS if mark in source), None)
-        return replace(found, code_mark=mark or _llama_mark(found)), "template"
-    return next(((frame, "table") for mark, frame in TABLE if mark in source), (None, ""))
+        return _with_aliases(replace(found, code_mark=mark or _llama_mark(found))), "template"
+    known = next((frame for mark, frame in TABLE if mark in source), None)
+    return (_with_aliases(known), "table") if known else (None, "")
+
+
+def _with_aliases(frame: CallFrame) -> CallFrame:
+    return replace(frame, aliases=ALIASES.get(frame.section_mark or frame.open_mark, ()))
 
 
 def _llama_mark(found: CallFrame) -> str | None:

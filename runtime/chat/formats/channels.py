@@ -90,7 +90,7 @@ def _without_marks(text: str) -> str:
 
 def _failed(output: Output, text: str) -> None:
     if text.strip():
-        _log.warning("What looked like a tool call could not be read, and is text: %.200r", text)
+        _log.warning("What looked like a tool call could not be read, and is text: %d characters", len(text))
     output.say(text)
 
 

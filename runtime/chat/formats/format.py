@@ -58,6 +58,7 @@ class CallFrame:
         id_pattern: a regular expression of the ids that the model makes.
         id_is_name: the id is the name with its namespace and the number of the call: `functions.add:0`.
         bare: nothing opens a call: only a whole answer is one.
+        aliases: other marks by which these models open calls.
         code_mark: opens calls of built-in tools in the model's own code, or None.
     """
 
@@ -79,6 +80,7 @@ class CallFrame:
     quote: str = ""
     id_pattern: str = "[a-zA-Z0-9]{9}"
     id_is_name: bool = False
+    aliases: tuple[str, ...] = ()
     code_mark: str | None = None
 
     @property
@@ -126,7 +128,7 @@ class CallFrame:
     @cached_property
     def begin_marks(self) -> tuple[str, ...]:
         """What may begin calls."""
-        return tuple(dict.fromkeys(filter(None, (self.section_mark, self.open_mark, self.code_mark))))
+        return tuple(dict.fromkeys(filter(None, (self.section_mark, self.open_mark, self.code_mark, *self.aliases))))
 
     def texts(self) -> Iterator[str]:
         """Every text of the frame, for the marks in it."""

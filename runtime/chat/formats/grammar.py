@@ -221,7 +221,4 @@ def _named_schema(tool: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
     schema = function.get("parameters")
     if not isinstance(schema, Mapping) or not schema or schema in ({"type": "object"},):
         return function["name"], dict(_NO_ARGUMENTS)
-    made = closed({"type": "object"} | dict(schema))
-    if function.get("strict") and isinstance(made.get("properties"), dict):
-        made |= {"required": list(made["properties"]), "additionalProperties": False}
-    return function["name"], made
+    return function["name"], closed({"type": "object"} | dict(schema))

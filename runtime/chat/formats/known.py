@@ -64,6 +64,8 @@ TABLE: tuple[tuple[str, CallFrame], ...] = (
     ("functools[", _list(" functools", "")),
     ("<function=", TOOL_TAG),
 )  # fmt: skip
+# A mark by which a template opens calls → others by which the models of its families do.
+ALIASES: dict[str, tuple[str, ...]] = {"<|tool_call|>": ("<tool_call>", "functools")}  # Granite 3, Phi-4-mini
 CODE_MARKS = ("<|python_tag|>",)
 THOUGHTS: tuple[tuple[str, ThoughtFrame], ...] = (
     ("<|inner_prefix|>", ThoughtFrame(open="<|inner_prefix|>", close="<|inner_suffix|>")),

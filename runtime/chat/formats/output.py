@@ -11,6 +11,8 @@ class Output:
 
     Attributes:
         thinking: whether a thought is open.
+        begun: whether some of the text was told that is no blank.
+        thought_begun: whether some of a thought was told that is no blank.
         last: the last character of the text so far, blanks included.
         cut: the answer was stopped for its length.
         cut_call: and that was inside a call.
@@ -27,8 +29,8 @@ class Output:
         self._calls: list[ToolCall] = []
         self._blanks = ""  # at the end of the text: told only when more follows
         self._thought_blanks = ""
-        self._begun = False  # some text that is no blank was told
-        self._thought_begun = False
+        self.begun = False  # some text that is no blank was told
+        self.thought_begun = False
         self._beside = False  # a thought or call came, beside which blanks mean nothing
         self._wrapped = False
 
@@ -39,12 +41,12 @@ class Output:
         self.last = text[-1]
         text = self._blanks + text
         sure = text.rstrip()
-        if not self._begun and self._beside:
+        if not self.begun and self._beside:
             sure = sure.lstrip()
         self._blanks = text[len(text.rstrip()) :] if text.strip() else text
         if sure:
             self._content.append(sure)
-            self._begun = True
+            self.begun = True
 
     def say_after_call(self, read: str) -> None:
         """Blanks at the end of what was read while looking for another call."""
@@ -57,11 +59,11 @@ class Output:
             self.say(text)
             return
         text = self._thought_blanks + text
-        sure = text.rstrip() if self._thought_begun else text.strip()
+        sure = text.rstrip() if self.thought_begun else text.strip()
         self._thought_blanks = text[len(text.rstrip()) :] if text.strip() else text
         if sure:
             self._reasoning.append(sure)
-            self._thought_begun = True
+            self.thought_begun = True
 
     def begin_thought(self, mark: str) -> None:
         """A thought begins; one that follows another is told in a line of its own."""
@@ -69,7 +71,7 @@ class Output:
             self.say(mark)
             self.thinking = True
             return
-        self._thought_blanks = "\n" if self._thought_begun else ""
+        self._thought_blanks = "\n" if self.thought_begun else ""
         self.thinking, self._beside = True, True
 
     def end_thought(self, mark: str) -> None:
@@ -83,7 +85,7 @@ class Output:
 
     def wrap(self, mark: str, *, opens: bool) -> None:
         """A mark around the text: dropped where it stands there, and text elsewhere."""
-        if (opens and not self._begun) or (not opens and self._wrapped):
+        if (opens and not self.begun) or (not opens and self._wrapped):
             self._wrapped, self._beside = opens, True
         else:
             self.say(mark)

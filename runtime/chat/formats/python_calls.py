@@ -7,24 +7,32 @@ from typing import Any
 from .arguments import Tools, loaded, make_call, object_of
 from .cursor import Cursor, Steps
 from .format import CallFrame, ToolCall
+from .json_calls import read_objects
 
 _LONGEST_NAME = 200
 _NAMES = {"true": True, "false": False, "null": None, "True": True, "False": False, "None": None}
 _CODE_TOOLS = ("python", "code_interpreter", "ipython", "execute_python", "run_python")
 
 
-def read_python(cursor: Cursor, _: CallFrame, tools: Tools) -> Steps[list[ToolCall] | None]:
+def read_python(cursor: Cursor, frame: CallFrame, tools: Tools) -> Steps[list[ToolCall] | None]:
     """A list of calls, or one call; None if it is none, or not all are."""
     listed = bool((yield from cursor.take("[")))
     calls = []
     while True:
-        call = yield from _one_call(cursor, tools)
+        begins = yield from cursor.peek()
+        call = yield from (_json_call(cursor, frame, tools) if begins == "{" else _one_call(cursor, tools))
         if call is None:
             return None
         calls.append(call)
         behind = (yield from cursor.take(",", "]")) if listed else "]"
         if behind != ",":
             return calls if behind else None
+
+
+def _json_call(cursor: Cursor, frame: CallFrame, tools: Tools) -> Steps[ToolCall | None]:
+    """LFM2 writes JSON where the prompt asks for it."""
+    calls = yield from read_objects(cursor, frame, tools)
+    return calls[0] if calls else None
 
 
 def read_code(cursor: Cursor, tools: Tools) -> Steps[list[ToolCall] | None]:

@@ -17,6 +17,7 @@ from .tagged_calls import read_tagged
 _log = logging.getLogger("onnxlm.chat")
 _PIECE = 2048  # characters that are looked at together
 _QUOTES = "`'\""  # a mark between them is spoken of, not used
+_MARK_LETTERS = "<[◁"
 _SEPARATORS = (",", ";")
 
 
@@ -101,7 +102,16 @@ class AnswerReader:
     def _thought(self) -> Steps[None]:
         thoughts = self._chat.thoughts
         assert thoughts is not None
-        yield from self._show((thoughts.close_mark,), self._output.think, self._thought_ends)
+        again = () if self._output.thought_begun else (thoughts.open_mark,)  # some models open what the prompt opened
+        yield from self._show((thoughts.close_mark, *again), self._output.think, self._meet_in_thought)
+
+    def _meet_in_thought(self, mark: str) -> Steps[None]:
+        if self._chat.thoughts and mark == self._chat.thoughts.close_mark:
+            yield from self._thought_ends(mark)
+        elif self._output.thought_begun:
+            self._output.think(self._cursor.consume(len(mark)))
+        else:
+            self._cursor.consume(len(mark))
 
     def _thought_ends(self, mark: str) -> Steps[None]:
         self._cursor.consume(len(mark))
@@ -136,7 +146,11 @@ class AnswerReader:
 
     def _marks(self) -> tuple[str, ...]:
         chat = self._chat
-        thoughts = (chat.thoughts.open_mark, chat.thoughts.close_mark) if chat.thoughts else ()
+        thoughts: tuple[str, ...] = ()
+        if chat.thoughts:
+            thoughts = (chat.thoughts.open_mark, chat.thoughts.close_mark)
+        if thoughts and self._output.begun and thoughts[0][0] not in _MARK_LETTERS:
+            thoughts = thoughts[1:]  # words that open a thought are words elsewhere
         calls = chat.calls.begin_marks if chat.calls and self._tools else ()
         return tuple(filter(None, (*thoughts, *calls, *(chat.wrapper or ()))))
 
@@ -199,9 +213,9 @@ class AnswerReader:
         """All calls that stand together, and whether nothing else stood between them; each is told as it is made."""
         cursor, found = self._cursor, list[ToolCall]()
         if frame.section_mark:
-            yield from cursor.take(frame.section_mark)
+            yield from cursor.take(frame.section_mark, *frame.aliases)
         while True:
-            if frame.open_mark and not (yield from cursor.take(frame.open_mark)):
+            if frame.open_mark and not (yield from self._opened(frame, found)):
                 break
             calls = yield from (yield from self._shape(frame))(cursor, frame, self._tools)
             if calls is None:
@@ -216,6 +230,12 @@ class AnswerReader:
         if found:
             yield from self._closed(frame.end_marks)
         return found, bool(found)
+
+    def _opened(self, frame: CallFrame, found: list[ToolCall]) -> Steps[bool]:
+        """Whether another call is opened; after the first, some models write one object after the other."""
+        if (yield from self._cursor.take(frame.open_mark, *frame.aliases)):
+            return True
+        return frame.shape == "json" and bool(found) and (yield from self._cursor.peek()) == "{"
 
     def _shape(self, frame: CallFrame) -> "Steps[ReadCalls]":
         """How the next call is written: some models name a tool before JSON, whatever their template does."""
@@ -247,7 +267,7 @@ class AnswerReader:
             self._output.cut_call = True
             return
         if warn and text.strip():
-            _log.warning("What looked like a tool call could not be read, and is text: %.200r", text)
+            _log.warning("What looked like a tool call could not be read, and is text: %d characters", len(text))
         self._output.say(text)
 
 

@@ -48,10 +48,6 @@ def answer_form(fields: ChatFields) -> AnswerForm:
         return AnswerForm(structured=wanted)
     names = _names(fields.tools)
     made = _choice(choice, names, parallel=fields.parallel_tool_calls is not False)
-    if made.mode == "required" and wanted is not None:
-        raise ApiError(
-            400, "response_format asks for an answer, and tool_choice for a call: use auto.", param="response_format"
-        )
     return AnswerForm(fields.tools, made, wanted)
 
 
