@@ -32,9 +32,6 @@ _CHUNKS = 4
 _LENGTHS = (32, 96)  # tokens of each, a 32nd of the text in all: more ranks matrices no better
 _SHARE = 128
 _HEAD_STRIDE = 2  # neighbours tell much the same, and the head costs as much as many layers
-_STREAMS = 12  # of the older ones that a layer carries: beside all of them, their KLs differ by a third
-_YOUNG, _LAST = 3, 4  # layers after which streams are joined, and layers before the end where they are not: there, how
-# far they moved says least
 
 
 def sample(chunks: IntArray) -> IntArray:
@@ -42,6 +39,23 @@ def sample(chunks: IntArray) -> IntArray:
     count = min(_CHUNKS, len(chunks))
     length = min(max(_LENGTHS[0], chunks.size // _SHARE), _LENGTHS[1], chunks.shape[1])
     return chunks[np.linspace(0, len(chunks) - 1, count).astype(int), :length]
+
+
+@dataclass(frozen=True)
+class Carried:
+    """Which streams are joined.
+
+    With the defaults, KLs of single matrices differ by a third from those of separate runs, and their sum by 2 %.
+
+    Attributes:
+        most: older streams that a layer carries.
+        young: layers that a stream goes through before it may be joined.
+        last: layers before the end where none is joined: there, how far a stream moved says least.
+    """
+
+    most: int = 12
+    young: int = 3
+    last: int = 4
 
 
 @dataclass(frozen=True)
@@ -67,7 +81,7 @@ class Sensitivity:
         chunks: `[chunks, sequence]`, a few hundred token ids in all; run as one batch.
         kept: file for the streams, from which a run that was killed goes on.
         fingerprint: of the plan that the file belongs to.
-        streams: how many of them a layer carries, at least 2.
+        carried: how many streams a layer carries.
     """
 
     def __init__(
@@ -76,7 +90,7 @@ class Sensitivity:
         chunks: IntArray,
         kept: Path | None = None,
         fingerprint: str = "",
-        streams: int = _STREAMS,
+        carried: Carried = Carried(),
     ) -> None:
         self._graph = prefill_graph(bundle)
         self._cut = find_cut(self._graph)
@@ -84,7 +98,7 @@ class Sensitivity:
         self._chunks = chunks
         self._kept = kept
         self._fingerprint = fingerprint
-        self._most = streams
+        self._carried = carried
         self.layers = len(self._cut.borders) + 1
         self.done = 0
         self._text: Arrays = {}
@@ -119,7 +133,7 @@ class Sensitivity:
         """Mean KL divergence in nats for each matrix that was replaced; the last layer must have run."""
         head_segment = self._open_head({})
         reference = self._log_probabilities(self._text, head_segment)
-        found = {}
+        found: dict[str, float] = {}
         for stream in self._streams:
             kl = _divergence(reference, self._log_probabilities(stream.states, head_segment))
             found |= {name: share * kl for name, share in stream.shares.items()}
@@ -156,13 +170,13 @@ class Sensitivity:
 
     def _joined(self, streams: list[Stream]) -> list[Stream]:
         """At most as many as are to be carried, beside those that are too young or too near the end to be joined."""
-        old = [stream for stream in streams if stream.since + _YOUNG <= self.done]
+        old = [stream for stream in streams if stream.since + self._carried.young <= self.done]
         young = streams[len(old) :]
-        if self.layers - self.done < _LAST:
+        if self.layers - self.done < self._carried.last:
             return streams
         signs = np.random.default_rng(self.done)
         moved = [_moved(stream.states, self._text) for stream in old]
-        while len(old) > self._most:
+        while len(old) > self._carried.most:
             first, second = sorted(np.argsort(moved, kind="stable")[:2])
             sign = signs.choice(np.array([-1, 1], np.float32), len(self._chunks))
             old[first] = self._sum(old[first], old.pop(second), sign, moved[first], moved[second])

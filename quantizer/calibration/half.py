@@ -38,5 +38,9 @@ def is_activation(array: npt.NDArray[Any]) -> bool:
 
 def read_row(path: Path, index: int) -> npt.NDArray[Any]:
     """One row of a file of such arrays, in their own type; of all others, as they are."""
-    row: npt.NDArray[Any] = np.load(path, mmap_mode="r")[index]
-    return from_half(row) if row.dtype == np.float16 else row
+    return as_stored(np.load(path, mmap_mode="r")[index])
+
+
+def as_stored(rows: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Rows of such a file in float32, if they are activations."""
+    return from_half(rows) if rows.dtype == np.float16 else rows
