@@ -64,7 +64,7 @@ class Tokenizer:
         Raises:
             RequestError: an id is not one of a token.
         """
-        kept = [i for i in ids if not (skip_special and i in self.special)]
+        kept = [i for i in ids if i not in self.special] if skip_special else list(ids)
         try:
             if len(kept) <= _SHORT:
                 text: str = self._tokenizer.decode(kept, skip_special_tokens=False)
