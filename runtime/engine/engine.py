@@ -24,7 +24,7 @@ _log = logging.getLogger("onnxlm.engine")
 
 @dataclass(frozen=True)
 class EngineStats:
-    """A look at the engine: what it does now, and what it did since it started.
+    """A snapshot of the engine: its current work, and counts since it started.
 
     `lost` is why the device computes nothing any more, or None.
     `failures_in_a_row` counts answers that failed since the last token was sampled.
@@ -52,7 +52,7 @@ class Engine:
     Args:
         executor: computes steps; closed with the engine.
         scheduler: decides what runs.
-        queue: what may wait.
+        queue: how much may wait.
         policy: sizes of prefill chunks.
         prefixes: keys and values of earlier prompts, or None.
         clock: seconds, monotonic.
@@ -104,7 +104,7 @@ class Engine:
             self._wake.notify_all()
 
     def cancel(self, answer: RequestState, reason: str = "cancelled") -> None:
-        """End an answer soon, wherever it is; does nothing if it has ended."""
+        """End an answer soon, whatever its stage; does nothing if it has ended."""
         with self._wake:
             self._commands.append(_call(self.core.cancel, answer, reason))
             self._wake.notify_all()
@@ -128,7 +128,7 @@ class Engine:
             return self._drained
 
     def stats(self) -> EngineStats:
-        """Figures of this moment; a count may be one step old."""
+        """A snapshot; a count may be one step old."""
         core, scheduler = self.core, self.core.scheduler
         return EngineStats(
             running=len(scheduler.running) + len(scheduler.prefilling),
@@ -165,7 +165,7 @@ class Engine:
         self.core.executor.close()
 
     def run_once(self) -> bool:
-        """Take the commands and do one iteration, for callers without a thread; says whether a step was run."""
+        """Take the commands and run one iteration, for callers without a thread; returns whether it computed anything."""
         self._heartbeat = self.core.clock()
         while self._commands:
             self._commands.popleft()()
