@@ -18,13 +18,13 @@ class Gate:
     above: bool
     bound: float
 
-    def check(self, quality: Quality) -> None:
-        """Raise QuantizationError if the condition holds."""
+    def check(self, quality: Quality, consequence: str = "") -> None:
+        """Raise QuantizationError if the condition holds; `consequence` is what that means for the caller."""
         value = float(getattr(quality, self.figure))
         if (value > self.bound) if self.above else (value < self.bound):
             relation = "above" if self.above else "below"
             raise QuantizationError(
-                f"{self.figure} is {value:.4g}, {relation} {self.bound:g}; nothing was written. "
+                f"{self.figure} is {value:.4g}, {relation} {self.bound:g}, which --fail-if forbids. {consequence}"
                 "Allow more bits (--budget, --preset accurate), or give text that is closer to yours (--calibration)."
             )
 

@@ -27,10 +27,11 @@ def load_executor(bundle: Bundle, provider: str, options: EngineOptions) -> Onnx
     """The executor over a bundle's own graphs.
 
     Raises:
-        OptionError: `kv_dtype` is not what the graphs hold.
+        OptionError: `kv_dtype` is not what the graphs hold, or `context` more than the model has.
         ProviderError: the provider cannot start.
     """
     _check_kv_dtype(bundle, options.kv_dtype)
+    _check_context(bundle, options.context)
     return OnnxExecutor(
         bundle,
         choose_provider(provider, bundle),
@@ -39,6 +40,15 @@ def load_executor(bundle: Bundle, provider: str, options: EngineOptions) -> Onnx
         threads=options.threads,
         kv_memory=options.kv_memory,
     )
+
+
+def _check_context(bundle: Bundle, wanted: int | None) -> None:
+    most = bundle.manifest.architecture.context_length
+    if wanted is not None and wanted > most:
+        raise OptionError(
+            f"context {wanted} is more than the {most} tokens that {bundle.folder} has. "
+            f"Leave --context out, or give at most {most}."
+        )
 
 
 def _check_kv_dtype(bundle: Bundle, wanted: str) -> None:

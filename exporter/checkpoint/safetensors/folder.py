@@ -7,6 +7,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from exporter.tokenizer.folder import folder_tokenizer_files, token_ids
+from models.families.registry import require_family
 from runtime.errors import CheckpointError
 
 from ..checkpoint import Checkpoint
@@ -29,6 +30,7 @@ def open_folder(folder: Path) -> Checkpoint:
     """
     outer = read_json(folder / "config.json")
     config = text_config(outer, folder / "config.json")
+    require_family(config.get("model_type"), folder / "config.json")
     pickles = [] if (folder / INDEX).is_file() or (folder / SINGLE).is_file() else find_pickles(folder)
     scratch = convert_pickles(pickles) if pickles else None
     stored = _read_all(scratch.path) if scratch else _read_shards(folder)
