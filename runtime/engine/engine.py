@@ -165,7 +165,7 @@ class Engine:
         self.core.executor.close()
 
     def run_once(self) -> bool:
-        """Take the commands and run one iteration, for callers without a thread; returns whether it computed anything."""
+        """Take the commands and run one iteration; returns whether it computed anything."""
         self._heartbeat = self.core.clock()
         while self._commands:
             self._commands.popleft()()

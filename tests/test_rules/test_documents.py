@@ -101,5 +101,5 @@ def test_make_targets_of_the_documents_exist():
 
 def test_editable_installs_are_understood_by_type_checkers() -> None:
     installs = [line for line in text_of("Makefile").splitlines() if " -e '.[" in line]
-    assert len(installs) == 2
+    assert len(installs) >= 2
     assert all("--config-settings editable_mode=compat" in line for line in installs)
