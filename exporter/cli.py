@@ -138,6 +138,8 @@ def export(source: Path, output: Path, kind: str, link_weights: bool, as_json: b
 
     with stopping_promptly(), progress("exporting") as bar:
         report = run_export(source, output, ExportOptions(**options), bar, on_estimate=_say_estimate)
+    for warning in report.warnings:
+        click.echo(f"Warning: {warning}", err=True)
     click.echo(json.dumps(_summary(report), indent=1) if as_json else _text(report))
     _warn_of_chat(report.folder)
 
@@ -186,7 +188,8 @@ def _say_estimate(needed: "Estimate") -> None:
 
 
 def _needs(needed: "Estimate") -> str:
-    return f"{needed.disk / 1e9:.2f} GB on disk and {needed.memory / 1e9:.2f} GB of memory"
+    reference = f", {needed.verification / 1e9:.2f} of them to verify" if needed.verification else ""
+    return f"{needed.disk / 1e9:.2f} GB on disk and {needed.memory / 1e9:.2f} GB of memory{reference}"
 
 
 def _summary(report: "ExportReport") -> dict[str, Any]:
@@ -202,8 +205,13 @@ def _summary(report: "ExportReport") -> dict[str, Any]:
             "method": manifest.verification.method,
             "max_difference": manifest.verification.max_difference,
         },
+        "warnings": list(report.warnings),
         "seconds": {"export": round(report.export_seconds, 2), "verify": round(report.verify_seconds, 2)},
-        "estimate": {"disk_bytes": report.estimate.disk, "memory_bytes": report.estimate.memory},
+        "estimate": {
+            "disk_bytes": report.estimate.disk,
+            "memory_bytes": report.estimate.memory,
+            "verification_bytes": report.estimate.verification,
+        },
         "peak_rss_bytes": peak_memory(),
     }
 

@@ -3,6 +3,7 @@
 import functools
 import itertools
 from collections.abc import Callable, Collection, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -67,14 +68,16 @@ class Model:
         self.bundle = open_bundle(path)
         self.options = options
         manifest = self.bundle.manifest
-        self.tokenizer = Tokenizer(self.bundle.path("tokenizer.json"), manifest.tokens.special)
         self._defaults = generation_config(self.bundle)
         self._vocab_size = manifest.architecture.vocab_size
-        self._grammars = Grammars(self.tokenizer, self._vocab_size, manifest.tokens.eos)
         self._ids = itertools.count()
-        executor = executor or load_executor(self.bundle, provider, options)
         self.determinism: Determinism | None = None
+        with ThreadPoolExecutor(1) as beside:  # neither holds the interpreter's lock: they take the time of the longer
+            reading = beside.submit(Tokenizer, self.bundle.path("tokenizer.json"), manifest.tokens.special)
+            executor = executor or load_executor(self.bundle, provider, options)
         with closing_on_error(executor):
+            self.tokenizer = reading.result()
+            self._grammars = Grammars(self.tokenizer, self._vocab_size, manifest.tokens.eos)
             if options.self_test:
                 self.determinism = check_determinism(executor)
             self.engine = build_engine(executor, self.bundle, options)

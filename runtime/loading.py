@@ -16,6 +16,7 @@ from .errors import BundleError, OptionError
 from .host.memory import available_memory
 from .options import EngineOptions
 from .ort.executor import OnnxExecutor
+from .ort.prepared import find
 from .ort.runner_protocol import ModelRunner, states_of
 from .ort.session import choose_provider
 
@@ -24,7 +25,7 @@ _GENERATION_CONFIG = "generation_config.json"
 
 
 def load_executor(bundle: Bundle, provider: str, options: EngineOptions) -> OnnxExecutor:
-    """The executor over a bundle's own graphs.
+    """The executor over a bundle's own graphs, or over weights that were prepared for this processor.
 
     Raises:
         OptionError: `kv_dtype` is not what the graphs hold, or `context` more than the model has.
@@ -32,9 +33,11 @@ def load_executor(bundle: Bundle, provider: str, options: EngineOptions) -> Onnx
     """
     _check_kv_dtype(bundle, options.kv_dtype)
     _check_context(bundle, options.context)
+    chosen, prepared = choose_provider(provider, bundle), find(bundle)
     return OnnxExecutor(
         bundle,
-        choose_provider(provider, bundle),
+        chosen,
+        graph=prepared.graph if prepared else None,
         slots=options.max_concurrency,
         context=options.context,
         threads=options.threads,

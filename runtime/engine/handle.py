@@ -1,6 +1,5 @@
 """RequestHandle: submits answers, iterates over their deltas (blocking or async), and cancels them."""
 
-import asyncio
 import queue
 import time
 import weakref
@@ -15,6 +14,8 @@ from .generation import OutputDelta, RequestState
 from .waiting import Reservation
 
 if TYPE_CHECKING:
+    import asyncio
+
     from .engine import Engine
 
 
@@ -195,6 +196,8 @@ class _Inbox:
 
     async def get_async(self, timeout: float | None) -> TimedDelta | None:
         """As `get`, in the running event loop."""
+        import asyncio
+
         arrived = self._arrived = self._arrived or self._watched()
         while True:
             with suppress(queue.Empty):
@@ -208,8 +211,10 @@ class _Inbox:
             except TimeoutError:
                 return None
 
-    def _watched(self) -> asyncio.Event:
+    def _watched(self) -> "asyncio.Event":
         """An event that is set from now on whenever a piece should wake the reader."""
+        import asyncio
+
         arrived, loop = asyncio.Event(), asyncio.get_running_loop()
 
         def wake() -> None:

@@ -16,17 +16,27 @@ from .session import ProviderName, check_session, onnxruntime, open_session, req
 
 
 class GraphSession:
-    """An ONNX Runtime session with the tensor specs of its graph."""
+    """An ONNX Runtime session with the tensor specs of its graph.
+
+    `path` is the graph's file where it is not the bundle's own: see prepared.py.
+    """
 
     def __init__(
-        self, folder: Path, graph: Graph, provider: ProviderName, threads: int | None, stream: int | None = None
+        self,
+        folder: Path,
+        graph: Graph,
+        provider: ProviderName,
+        threads: int | None,
+        stream: int | None = None,
+        path: Path | None = None,
+        profile: Path | None = None,
     ) -> None:
         self.graph = graph
         roles = {port.role for port in graph.inputs}
         self.has_index, self.has_counts = "logits_index" in roles, "query_seqlens" in roles
         if self.has_counts:
             require_query_seqlens(folder)
-        self.session = open_session(folder / graph.file, provider, threads, stream=stream)
+        self.session = open_session(path or folder / graph.file, provider, threads, profile=profile, stream=stream)
         check_session(self.session, graph)
 
 
