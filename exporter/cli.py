@@ -113,6 +113,8 @@ def export(source: Path, output: Path, kind: str, link_weights: bool, as_json: b
 
     The graphs are verified before the bundle appears; a failed verification leaves nothing.
 
+    SOURCE may be a bundle for the CPU, quantized or not: --target cuda then writes the same codes for a GPU.
+
     \b
     Example:
       onnxlm export SmolLM2-135M-Instruct.gguf -o smol
@@ -120,6 +122,7 @@ def export(source: Path, output: Path, kind: str, link_weights: bool, as_json: b
       onnxlm export HuggingFaceTB/SmolLM2-135M-Instruct --revision main -o smol
       onnxlm export ./Llama-3.2-1B-Instruct -o llama-int4 --quantize int4
       onnxlm export ./Llama-3.2-1B-Instruct --lora ./my-adapter -o mine
+      onnxlm export smol-int4 --target cuda --dtype bfloat16 -o smol-int4-cuda
       onnxlm export smol-int4 --format genai -o smol-genai
       onnxlm export smol-int4 --format transformersjs -o smol-js
     """

@@ -58,6 +58,11 @@ class ExportOptions:
         _require_one_of("verify", self.verify, get_args(Method))
         _require_one_of("quantize", self.quantize, (None, *get_args(Width)))
         _require_one_of("method", self.method, get_args(Rounding))
+        if self.target == "cuda" and self.verify not in ("auto", "none"):
+            raise OptionError(
+                f"verify: {self.verify} needs a GPU, and graphs for cuda are written without one. Leave verify out; "
+                "verify an export for the CPU, and retarget it (`onnxlm export BUNDLE --target cuda`)."
+            )
         if self.quantize and self.verify == "transformers":
             raise OptionError(
                 "verify: transformers has the weights before they are packed, so quantize differs from it by design. "
