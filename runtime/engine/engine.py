@@ -3,6 +3,7 @@
 commands → one step (`core.py`) → wait when there is nothing to do
 """
 
+import atexit
 import logging
 import threading
 import time
@@ -19,6 +20,7 @@ from .prefill_policy import ChunkedPrefillPolicy
 from .scheduler import Scheduler
 from .waiting import Reservation, WaitingLimit
 
+_EXIT_SECONDS = 10.0  # for a step that is being computed when the interpreter ends
 _log = logging.getLogger("onnxlm.engine")
 
 
@@ -147,7 +149,8 @@ class Engine:
         )
 
     def start(self) -> None:
-        """Run the loop in a thread of its own."""
+        """Run the loop in a thread of its own, until `close` or the interpreter's end."""
+        atexit.register(self._stop_at_exit)
         self._thread = threading.Thread(target=self._loop, name="onnxlm-engine", daemon=True)
         self._thread.start()
 
@@ -159,10 +162,20 @@ class Engine:
             self._wake.notify_all()
         if already:
             return
+        atexit.unregister(self._stop_at_exit)
         self._interrupt()
         if self._thread is not None:
             self._thread.join()
         self.core.executor.close()
+
+    def _stop_at_exit(self) -> None:
+        """Let the thread leave its run: the interpreter's end would abort the process from inside one."""
+        with self._wake:
+            self._stopping = True
+            self._wake.notify_all()
+        self._interrupt()
+        if self._thread is not None:
+            self._thread.join(_EXIT_SECONDS)
 
     def run_once(self) -> bool:
         """Take the commands and do one iteration, for callers without a thread; says whether a step was run."""
