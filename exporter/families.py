@@ -8,9 +8,12 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
+from .family_chats import CHATS, Chat
+
 # What the tests do with every family: tests/test_models/test_families.py, test_float16.py and test_kernels.py.
 CPU, CUDA = ("float32", "float16"), ("float16", "bfloat16")
 VERIFIED = {"cpu": "transformers", "cuda": "kernel table"}
+NO_CHAT = Chat((), "–", "–", "–")
 
 INTRODUCTION = """\
 # Model families
@@ -29,6 +32,10 @@ test fails when it is old. How a family is added: [CONTRIBUTING.md](CONTRIBUTING
 - **CUDA**: `--target cuda`, in float16 or `--dtype bfloat16`. *kernel table*: each node of both graphs has a CUDA
   kernel for its types, by what the GPU build of ONNX Runtime registers. The graphs are those of the CPU in another
   type; these tiny models have not been run on a GPU.
+- **Tools**: how the family's usual chat templates write a call. **Forced tools**: `tool_choice` makes the model write
+  that, with arguments of the tool's schema. **Reasoning**: the marks of thoughts that are told apart. For each, a test
+  renders a reduced copy of the template, lets a model without any idea generate by the grammar, and parses it back.
+  What a checkpoint's own template does, `onnxlm inspect` tells; – is a family of which no template is tested.
 """
 
 
@@ -43,6 +50,7 @@ class Family:
     cuda: tuple[str, ...]
     verified: dict[str, str]
     about: str
+    chat: Chat
 
 
 def list_families() -> list[Family]:
@@ -52,25 +60,37 @@ def list_families() -> list[Family]:
     from .checkpoint.gguf.registry import architectures
 
     return [
-        Family(model_type, module, architectures(model_type), CPU, CUDA, VERIFIED, _about(f"models.families.{module}"))
+        Family(
+            model_type,
+            module,
+            architectures(model_type),
+            CPU,
+            CUDA,
+            VERIFIED,
+            _about(f"models.families.{module}"),
+            CHATS.get(model_type, NO_CHAT),
+        )
         for model_type, module in FAMILIES.items()
     ]
 
 
 def families_as_text() -> str:
     """The table for a terminal."""
-    rows = [("model_type", "GGUF", "cpu (transformers)", "cuda (kernel table)")]
+    rows = [("model_type", "GGUF", "cpu (transformers)", "cuda (kernel table)", "tools", "reasoning")]
     rows += [
-        (family.model_type, ", ".join(family.gguf) or "-", ", ".join(family.cpu), ", ".join(family.cuda))
+        (
+            *(family.model_type, ", ".join(family.gguf) or "-", ", ".join(family.cpu), ", ".join(family.cuda)),
+            *(family.chat.tools, family.chat.reasoning),
+        )
         for family in list_families()
     ]
-    widths = [max(len(row[i]) for row in rows) for i in range(4)]
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
     return "\n".join("  ".join(f"{cell:{width}}" for cell, width in zip(row, widths, strict=True)) for row in rows)
 
 
 def families_as_markdown() -> str:
     """FAMILIES.md."""
-    lines = ["| model_type | GGUF | CPU | CUDA |", "|---|---|---|---|"]
+    lines = ["| model_type | GGUF | CPU | CUDA | Tools | Forced tools | Reasoning |", "|" + "---|" * 7]
     for family in sorted(list_families(), key=lambda family: family.model_type):
         name = f"[`{family.model_type}`](models/families/{family.module}.py)"
         gguf = ", ".join(f"`{architecture}`" for architecture in family.gguf) or "–"
@@ -78,8 +98,14 @@ def families_as_markdown() -> str:
             f"{', '.join(types)}: {family.verified[target]}"
             for target, types in (("cpu", family.cpu), ("cuda", family.cuda))
         ]
-        lines.append("| " + " | ".join([name, gguf, *targets]) + " |")
+        chat = [_cell(family.chat.tools), family.chat.forced, _cell(family.chat.reasoning)]
+        lines.append("| " + " | ".join([name, gguf, *targets, *chat]) + " |")
     return "\n".join([INTRODUCTION, *lines, ""])
+
+
+def _cell(text: str) -> str:
+    """Marks as code; several are parted by commas."""
+    return text if text == "–" else ", ".join("`" + part.replace("|", "\\|") + "`" for part in text.split(", "))
 
 
 def _about(module: str) -> str:

@@ -66,6 +66,18 @@ class ExportOptions:
         if isinstance(self.lora, str | Path):
             raise OptionError(f"lora: give a tuple of folders, such as ({str(self.lora)!r},).")
 
+    def require_no_choices(self) -> None:
+        """Refuse whatever a bundle has decided already.
+
+        Raises:
+            OptionError: something is chosen besides `verify` and `overwrite`.
+        """
+        if self != ExportOptions(verify=self.verify, overwrite=self.overwrite):
+            raise OptionError(
+                "a bundle is taken as it is: its target, dtype and bits were chosen when it was written. "
+                "Leave those options out, or export the checkpoint with them."
+            )
+
 
 def _require_one_of(name: str, value: str | None, accepted: tuple[str | None, ...]) -> None:
     if value not in accepted:

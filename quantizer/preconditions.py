@@ -1,6 +1,7 @@
 """What can be known to fail before any work is done."""
 
 from collections.abc import Sequence
+from pathlib import Path
 
 from runtime.bundle.bundle import Bundle
 from runtime.errors import QuantizationError
@@ -38,6 +39,21 @@ def require_usable(bundle: Bundle, recipe: Recipe, gate: Gate | None) -> None:
             f"{bundle.folder} was built for {target}; calibration and evaluation run on the CPU. Quantize a bundle "
             "exported for cpu, or choose a method that needs no text: --preset fast."
         )
+
+
+def require_text(recipe: Recipe, gate: Gate | None) -> None:
+    """The file of text that the recipe names, where text is needed.
+
+    Raises:
+        QuantizationError: there is no such file.
+    """
+    path = Path(recipe.calibration)
+    if recipe.calibration == "self" or not (recipe.needs_text or recipe.kv or gate) or path.is_file():
+        return
+    state = "is a folder" if path.is_dir() else "no such file"
+    raise QuantizationError(
+        f"calibration: {path}: {state}. Name a .txt, .jsonl or .npy file, or write 'self' for text of the model's own."
+    )
 
 
 def require_affordable(bundle: Bundle, graphs: Graphs, sites: Sequence[QuantizableWeight], recipe: Recipe) -> None:

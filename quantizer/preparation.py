@@ -6,8 +6,6 @@ from functools import partial
 from pathlib import Path
 
 from runtime.bundle.bundle import Bundle
-from runtime.host.byte_units import format_bytes
-from runtime.host.memory import resident_memory
 
 from .allocation.budget import Measured
 from .allocation.resume import MeasurementLog
@@ -67,27 +65,25 @@ def prepare(
 def _warn_of_rare(rare: Mapping[str, Sequence[int]]) -> None:
     for name, experts in rare.items():
         _LOGGER.warning(
-            "%s: experts %s saw too few tokens and are quantized without calibration; give more text "
-            "(--calibration-tokens)", name, ", ".join(map(str, experts)),
+            "%s: experts %s saw too few tokens; what they lack is taken from the layer's other tokens. More text "
+            "(--calibration-tokens) would suit them better", name, ", ".join(map(str, experts)),
         )  # fmt: skip
 
 
 def _tell(progress: Progress, step: Step) -> None:
-    used = format_bytes(resident_memory())
-    doing = f"calibrating on {step.tokens:,} tokens, {step.seconds_left:.0f} s left, {used} in use"
-    progress(doing, step.layer, step.layers)
+    progress(f"calibrating on {step.tokens:,} tokens", step.layer, step.layers)
 
 
 def _spend(bundle: Bundle, graphs: Graphs, plan: Plan, chunks: IntArray, work: Path, progress: Progress) -> None:
     """Measure every matrix alone that can be stored in several ways, then choose how each is stored."""
     tensors = graphs.initializers()
-    log = MeasurementLog(work / "sensitivity.json", plan.fingerprint)
+    log = MeasurementLog(work / "sensitivity.jsonl", plan.fingerprint)
     several = [site for site in plan.sites if len(plan.ways(site)) > 1]
     left = [site for site in several if site.weight not in log.measured]
     sensitivity = Sensitivity(bundle, sample(chunks)) if left else None
     tried = parallel_map((partial(plan.tried, site, tensors[site.weight]) for site in left), _AT_ONCE)
     for done, (site, base) in enumerate(zip(left, tried, strict=True), len(several) - len(left)):
-        progress(f"measuring {site.name}", done, len(several))
+        progress("measuring sensitivity", done, len(several))
         assert sensitivity is not None
         log.add(site.weight, Measured(sensitivity.kl({site.weight: base.values}), base.damages))
     plan.spend(log.measured, _affordable(bundle, graphs, plan), layout_of(graphs))

@@ -7,6 +7,7 @@ accurate    the same at 6.2 bits, enough for a table in 8 bits
 """
 
 import tomllib
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -87,6 +88,31 @@ def make_recipe(
         return replace(_stored(base, storage), **chosen)
     except ValueError as error:
         raise QuantizationError(f"{error}.") from error
+
+
+def require_effect(given: Mapping[str, Any], recipe: Recipe, *, gate: bool) -> None:
+    """Every option about text changes something: there is text at all, and a seed is of text that the model writes.
+
+    Args:
+        given: options by parameter name, None where the user left them out.
+        recipe: what they mean.
+        gate: whether the result is measured on text.
+
+    Raises:
+        QuantizationError: an option that would be ignored.
+    """
+    names = [name for name in ("calibration", "calibration_tokens", "seed", "work") if given.get(name) is not None]
+    if names and not (recipe.needs_text or recipe.kv or gate):
+        raise QuantizationError(
+            f"{_flag(names[0])} has no effect: method {recipe.method!r} needs no text. Leave it out, or name what "
+            "reads text: --method gptq, --budget, --preset balanced, --outliers, --kv or --fail-if."
+        )
+    if "seed" in names and recipe.calibration != "self":
+        raise QuantizationError("--seed has no effect: it is of text that the model writes. Leave out --calibration.")
+
+
+def _flag(name: str) -> str:
+    return "--" + name.replace("_", "-")
 
 
 def read_recipe(path: Path) -> Recipe:

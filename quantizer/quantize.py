@@ -19,7 +19,7 @@ from .graph.graphs import WEIGHTS_NAME, Graphs, load_graphs, prefill_graph
 from .graph.quantizable import QuantizableWeight, find_quantizable_weights, merge_quantizable_weights
 from .kv_cache.quantize import bits_of, store_cache
 from .plan import Plan
-from .preconditions import require_affordable, require_usable
+from .preconditions import require_affordable, require_text, require_usable
 from .preparation import prepare
 from .progress import Progress, silent
 from .recipe import Recipe
@@ -73,6 +73,8 @@ def quantize(
         BundleError: `source` cannot be read, or `target` is in the way.
     """
     progress = progress or silent
+    if text is None:
+        require_text(recipe, gate)
     bundle, graphs, sites = _open(source, recipe, gate)
     default_work = work_beside(target)
     place = work or default_work

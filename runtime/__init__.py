@@ -7,6 +7,9 @@ Example:
 """
 
 from .async_llm import AsyncLLM
+from .chat.formats.format import ToolCall
+from .chat.function_schema import function_schema
+from .chat.options import ChatOptions
 from .engine.engine import EngineStats
 from .engine.generation import OutputDelta
 from .engine.handle import RequestHandle
@@ -14,6 +17,8 @@ from .errors import (
     BundleError,
     ChatTemplateError,
     CheckpointError,
+    DeviceLostError,
+    DeviceMemoryError,
     EngineClosedError,
     ExecutionError,
     FormatVersionError,
@@ -39,9 +44,12 @@ __all__ = [
     "LLM",
     "AsyncLLM",
     "BundleError",
+    "ChatOptions",
     "ChatTemplateError",
     "CheckpointError",
     "Completion",
+    "DeviceLostError",
+    "DeviceMemoryError",
     "EngineClosedError",
     "EngineOptions",
     "EngineStats",
@@ -62,8 +70,10 @@ __all__ = [
     "SamplingParams",
     "Score",
     "StructuredOutput",
+    "ToolCall",
     "UnsupportedError",
     "VerificationError",
+    "function_schema",
 ]
 
 

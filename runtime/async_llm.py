@@ -34,8 +34,10 @@ class AsyncLLM:
         options: EngineOptions | None = None,
         *,
         executor: ModelRunner | None = None,
+        chat_template: str | Path | None = None,
     ) -> None:
-        self.model = Model(path, provider, options or EngineOptions(), executor)
+        template = None if chat_template is None else Path(chat_template)
+        self.model = Model(path, provider, options or EngineOptions(), executor, chat_template=template)
 
     def __repr__(self) -> str:
         return f"AsyncLLM({self.model.describe()})"

@@ -14,9 +14,8 @@ from typing import IO, Any
 from .batch import Batch
 from .batch_lines import BatchDefaults, BatchLine, batch_request
 from .client import Model, Request
-from .completion_json import completion_json
 from .errors import OptionError, RequestError
-from .outputs import Completion
+from .outputs import Completion, completion_json
 
 Progress = Callable[["BatchCounts"], None]
 

@@ -1,11 +1,12 @@
 """One line of a batch file: what it asks for, strictly read."""
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
 from .bundle import json_codec
+from .chat.options import ChatOptions
 from .errors import RequestError
 from .options import SamplingParams
 from .sampling.grammar import StructuredOutput
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
     from .client import Model, Request
 
 _PARAMETERS = frozenset(field.name for field in fields(SamplingParams))
-_KEYS = frozenset({"id", "prompt", "messages", "tools"}) | _PARAMETERS
+_KEYS = frozenset({"id", "prompt", "messages"}) | ChatOptions.names() | _PARAMETERS
 
 
 @dataclass(frozen=True)
@@ -72,21 +73,17 @@ def batch_request(entry: Mapping[str, Any], defaults: BatchDefaults, model: "Mod
         params["structured"] = _structured(params["structured"])
     if isinstance(params.get("logit_bias"), Mapping):
         params["logit_bias"] = {_token_id(name): value for name, value in params["logit_bias"].items()}
-    prompt, special_tokens = _prompt(entry, defaults, model)
-    return model.request(prompt, SamplingParams(**params), special_tokens=special_tokens)
-
-
-def _prompt(entry: Mapping[str, Any], defaults: BatchDefaults, model: "Model") -> tuple[str | Sequence[int], bool]:
     if ("prompt" in entry) == ("messages" in entry):
         raise RequestError("a line has either a prompt or messages")
     prompt = entry.get("prompt")
     if "messages" not in entry and (defaults.raw or not isinstance(prompt, str)):
         if not isinstance(prompt, str | list):
             raise RequestError(f"prompt must be a text or a list of token ids, got {prompt!r:.60}")
-        return prompt, True
+        return model.request(prompt, SamplingParams(**params))
     system = [] if defaults.system is None else [{"role": "system", "content": defaults.system}]
     messages = entry.get("messages", [*system, {"role": "user", "content": prompt}])
-    return model.render(messages, tools=entry.get("tools")), False
+    extra = {name: entry[name] for name in ChatOptions.names() & entry.keys()}
+    return model.chat_request(messages, SamplingParams(**params), **extra)
 
 
 def _structured(wanted: Mapping[str, Any]) -> StructuredOutput:

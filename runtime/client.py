@@ -2,41 +2,34 @@
 
 import functools
 import itertools
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .bundle import json_codec
-from .bundle.bundle import Bundle, open_bundle
-from .cache.blocks import BlockPool
-from .cache.prefix_cache import BLOCK_TOKENS, PrefixCache
-from .engine.engine import Engine
+from .bundle.bundle import open_bundle
+from .chat.options import ChatOptions
+from .chat_reader import ChatReader
 from .engine.generation import RequestState
-from .engine.handle import Observer, RequestHandle
-from .engine.prefill_policy import ChunkedPrefillPolicy
+from .engine.handle import Observer, Reader, RequestHandle
 from .engine.request import Sequence as TokenSequence
-from .engine.scheduler import Limits, Scheduler
 from .engine.speculation import PromptLookup
-from .engine.waiting_limit import WaitingLimit
-from .errors import BundleError, OptionError, RequestError
-from .host.memory import available_memory
+from .errors import OptionError, RequestError
+from .loading import build_engine, generation_config, load_executor
 from .options import EngineOptions, SamplingParams
 from .ort.batch_invariance import Determinism, check_determinism
-from .ort.executor import OnnxExecutor
-from .ort.runner_protocol import ModelRunner, states_of
-from .ort.session import choose_provider
-from .sampling.grammar import Grammars
+from .ort.memory import closing_on_error
+from .ort.runner_protocol import ModelRunner
+from .sampling.grammar import Grammars, StructuredOutput
 from .sampling.sampler import Sampler
-from .text.tokenizer import Detokenizer, Tokenizer
+from .text.detokenizer import Detokenizer
+from .text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
+    from .chat.answer_plan import AnswerPlan
     from .chat.template import ChatTemplate
 
 Prompt = str | Sequence[int]
-_KV_SHARE = 0.5  # of the free memory, for keys and values where nothing else is said
-_GENERATION_CONFIG = "generation_config.json"
 
 
 @dataclass(frozen=True)
@@ -47,6 +40,7 @@ class Request:
     params: SamplingParams
     timeout: float | None = None
     visible: frozenset[int] = frozenset()
+    reader: Callable[[], Reader] | None = None  # reads the deltas of one answer of a chat
 
 
 class Model:
@@ -60,24 +54,29 @@ class Model:
     """
 
     def __init__(
-        self, path: str | Path, provider: str, options: EngineOptions, executor: ModelRunner | None = None
+        self,
+        path: str | Path,
+        provider: str,
+        options: EngineOptions,
+        executor: ModelRunner | None = None,
+        *,
+        chat_template: Path | None = None,
     ) -> None:
+        self._template_file = chat_template
         self.bundle = open_bundle(path)
         self.options = options
         manifest = self.bundle.manifest
         self.tokenizer = Tokenizer(self.bundle.path("tokenizer.json"), manifest.tokens.special)
-        self._defaults = _generation_config(self.bundle)
+        self._defaults = generation_config(self.bundle)
         self._vocab_size = manifest.architecture.vocab_size
         self._grammars = Grammars(self.tokenizer, self._vocab_size, manifest.tokens.eos)
         self._ids = itertools.count()
-        executor = executor or _load_executor(self.bundle, provider, options)
+        executor = executor or load_executor(self.bundle, provider, options)
         self.determinism: Determinism | None = None
-        with _closing_on_error(executor):
+        with closing_on_error(executor):
             if options.self_test:
                 self.determinism = check_determinism(executor)
-            if options.speculation and not executor.can_give_all_logits:
-                raise OptionError("speculation needs logits of several positions, which this executor does not give.")
-            self.engine = _build_engine(executor, self.bundle, options)
+            self.engine = build_engine(executor, self.bundle, options)
         self.engine.start()
 
     def request(
@@ -120,7 +119,9 @@ class Model:
             QueueFullError: too much is waiting.
             EngineClosedError: the engine has stopped.
         """
-        return RequestHandle(self.engine, self.answers(request), streamed=streamed, observer=observer)
+        answers = self.answers(request)
+        readers = [request.reader() for _ in answers] if request.reader else []
+        return RequestHandle(self.engine, answers, streamed=streamed, readers=readers, observer=observer)
 
     def answers(self, request: Request) -> list[RequestState]:
         """The `n` answers to one request, not yet submitted."""
@@ -154,22 +155,49 @@ class Model:
             messages: mappings with `role` and `content`.
             params: how to sample; None is the model's defaults.
             timeout: seconds after which its answers end with "timeout".
-            extra: sampling parameters that replace those of `params`, `tools`, and variables of the chat template.
+            extra: sampling parameters that replace those of `params`; fields of `ChatOptions`, such as `tools`; and
+                variables of the chat template.
 
         Raises:
-            OptionError: a name in `extra` that is neither.
+            OptionError: a name in `extra` that is none of these.
             ChatTemplateError: the bundle has no template, or it refuses these messages.
             RequestError, PromptTooLongError: the request cannot be run as it is.
         """
         changes = {name: extra.pop(name) for name in SamplingParams.names() & extra.keys()}
         params = (params or SamplingParams()).with_changes(changes)
-        unread = sorted(extra.keys() - self._template.variables - {"tools"})
+        options = ChatOptions(**{name: extra.pop(name) for name in ChatOptions.names() & extra.keys()})
+        unread = sorted(extra.keys() - self.chat_template.variables)
         if unread:
-            read = ", ".join(sorted(self._template.variables)) or "none"
+            read = ", ".join(sorted(self.chat_template.variables)) or "none"
             raise OptionError(
                 f"{unread[0]!r} is no sampling parameter, and the chat template does not read it. It reads: {read}."
             )
-        return self.request(self.render(messages, **extra), params, timeout=timeout, special_tokens=False)
+        plan = self._plan(messages, params, options, extra)
+        params = params.with_changes({"structured": plan.structured})
+        request = self.request(plan.prompt, params, timeout=timeout, visible=plan.visible, special_tokens=False)
+        return replace(request, reader=lambda: ChatReader(plan).read)
+
+    def _plan(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        params: SamplingParams,
+        options: ChatOptions,
+        variables: Mapping[str, Any],
+    ) -> "AnswerPlan":
+        from .chat.answer_plan import AnswerPlanner
+
+        planner = AnswerPlanner(
+            self.chat_template,
+            self.tokenizer,
+            self.compile,
+            tool_fallback=options.tool_fallback,
+            keep_thoughts=options.reasoning_format == "none",
+        )
+        lazily = not (params.ignore_eos or params.min_tokens)
+        variables = {**options.thinking(planner.chat), **variables}
+        return planner.plan(
+            messages, options.schemas(), options.choice(), params.structured, lazily=lazily, **variables
+        )
 
     def render(self, messages: Sequence[Mapping[str, Any]], **template: Any) -> str:
         """The prompt for a conversation; `template` goes to the chat template.
@@ -177,7 +205,11 @@ class Model:
         Raises:
             ChatTemplateError: the bundle has no template, or it refuses these messages.
         """
-        return self._template.render(messages, **template)
+        return self.chat_template.render(messages, **template)
+
+    def compile(self, wanted: StructuredOutput) -> None:
+        """Compile structured output for later; RequestError for what cannot be enforced."""
+        self._grammars.constraint(wanted)
 
     def describe(self) -> str:
         """The model in a few words."""
@@ -196,10 +228,11 @@ class Model:
         self.engine.close()
 
     @functools.cached_property
-    def _template(self) -> "ChatTemplate":
+    def chat_template(self) -> "ChatTemplate":
+        """Its chat template; ChatTemplateError if it has none."""
         from .chat.template import ChatTemplate
 
-        return ChatTemplate.open(self.bundle, self.tokenizer)
+        return ChatTemplate.open(self.bundle, self.tokenizer, self._template_file)
 
     def _prompt_ids(self, prompt: Prompt, special_tokens: bool) -> list[int]:
         if isinstance(prompt, str):
@@ -222,83 +255,3 @@ def _checked_ids(prompt: Sequence[int], vocab_size: int) -> list[int]:
     if wrong:
         raise RequestError(f"Token id {wrong[0]} is outside the vocabulary, whose ids are 0 to {vocab_size - 1}.")
     return ids
-
-
-def _load_executor(bundle: Bundle, provider: str, options: EngineOptions) -> OnnxExecutor:
-    _check_kv_dtype(bundle, options.kv_dtype)
-    return OnnxExecutor(
-        bundle,
-        choose_provider(provider, bundle),
-        slots=options.max_concurrency,
-        context=options.context,
-        threads=options.threads,
-    )
-
-
-def _check_kv_dtype(bundle: Bundle, wanted: str) -> None:
-    cache = bundle.manifest.kv_cache
-    stored = "int4" if cache.bits == 4 else cache.dtype
-    if wanted not in ("auto", stored):
-        raise OptionError(
-            f"kv_dtype {wanted!r}: the graphs of {bundle.folder} hold keys and values in {stored}. "
-            "`onnxlm quantize-kv` writes a bundle with int8 or int4."
-        )
-
-
-def _build_engine(executor: ModelRunner, bundle: Bundle, options: EngineOptions) -> Engine:
-    pool, states = _pool(executor, options), states_of(executor)
-    windows = [layer.window for layer in bundle.manifest.architecture.layers if layer.window is not None]
-    limits = Limits(
-        slots=executor.slots,
-        context=executor.capacity,
-        window=min(windows, default=None),
-        optimistic=options.admission == "optimistic",
-        reuse_generated=options.reuse_generated or (states is None and _decode_is_exact(bundle)),
-        states_every=BLOCK_TOKENS if states else 0,
-    )
-    queue = WaitingLimit(options.max_queue, options.max_queue_tokens)
-    prefixes = PrefixCache(options.prefix_cache) if options.prefix_cache else None
-    pace = ChunkedPrefillPolicy(options.prefill_chunk)
-    return Engine(executor, Scheduler(limits, pool), queue=queue, pace=pace, prefixes=prefixes)
-
-
-def _decode_is_exact(bundle: Bundle) -> bool:
-    """Whether decode stores the bits that prefill would: attention over codes has one kernel for both, on CPU."""
-    manifest = bundle.manifest
-    return manifest.target.provider == "cpu" and manifest.kv_cache.dtype in ("int8", "uint8")
-
-
-def _pool(executor: ModelRunner, options: EngineOptions) -> BlockPool:
-    states, per_token = states_of(executor), executor.bytes_per_token
-    row_bytes = states.state_bytes if states else 0
-    everything = executor.slots * (executor.capacity * per_token + row_bytes)
-    budget = options.kv_memory or min(everything, int(available_memory() * _KV_SHARE))
-    pool = BlockPool.of_bytes(budget, per_token, row_bytes=row_bytes)
-    if not pool.tokens:
-        beside = f" and {row_bytes} bytes per sequence for the states of its layers" if row_bytes else ""
-        raise OptionError(
-            f"kv_memory of {budget} bytes holds not even {pool.block_tokens} tokens of this model, which needs "
-            f"{per_token} bytes per token{beside}. Raise --kv-memory."
-        )
-    return pool
-
-
-def _generation_config(bundle: Bundle) -> Mapping[str, Any]:
-    if not bundle.has(_GENERATION_CONFIG):
-        return {}
-    try:
-        config = json_codec.loads(bundle.path(_GENERATION_CONFIG).read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise BundleError(f"{bundle.folder}: {_GENERATION_CONFIG} cannot be read ({error}). Export again.") from error
-    if not isinstance(config, dict):
-        raise BundleError(f"{bundle.folder}: {_GENERATION_CONFIG} is not an object. Export the model again.")
-    return config
-
-
-@contextmanager
-def _closing_on_error(executor: ModelRunner) -> Iterator[None]:
-    try:
-        yield
-    except BaseException:
-        executor.close()
-        raise

@@ -11,6 +11,8 @@ OnnxlmError                      catch this one to catch them all
 ├── QuantizationError            the recipe cannot be applied to this bundle
 ├── ProviderError                the execution provider cannot start; never a silent fall-back
 ├── ExecutionError               a step failed inside ONNX Runtime
+│   ├── DeviceMemoryError        the GPU has not enough memory for this; what was there before is untouched
+│   ├── DeviceLostError          the GPU cannot be used by this process any more
 │   └── EngineClosedError        the engine drains, is closed, or has failed: it takes no more requests
 ├── OptionError                  an option of the engine or a command is out of range
 ├── RequestError                 a request was refused before it reached the engine
@@ -68,6 +70,19 @@ class ProviderError(OnnxlmError):
 
 class ExecutionError(OnnxlmError):
     """ONNX Runtime failed while loading or running a graph."""
+
+
+class DeviceMemoryError(ExecutionError):
+    """The GPU has not enough free memory for this. Keys and values that were there before are untouched."""
+
+
+class DeviceLostError(ExecutionError):
+    """The GPU reported an error that ends its use by this process; only a new process can use it again.
+
+    A server then answers 503, ends, and leaves this exit code to whoever restarts it (EX_TEMPFAIL of sysexits.h).
+    """
+
+    exit_code = 75
 
 
 class EngineClosedError(ExecutionError):

@@ -27,6 +27,7 @@ class LLM:
         provider: "cpu", "cuda", or "auto" for the one that the bundle was built for.
         options: how the engine uses the machine.
         executor: computes steps in place of the bundle's graphs, for embedders.
+        chat_template: a file with a template in place of the bundle's own.
 
     Raises:
         BundleError: the folder is not a usable bundle.
@@ -44,8 +45,10 @@ class LLM:
         options: EngineOptions | None = None,
         *,
         executor: ModelRunner | None = None,
+        chat_template: str | Path | None = None,
     ) -> None:
-        self.model = Model(path, provider, options or EngineOptions(), executor)
+        template = None if chat_template is None else Path(chat_template)
+        self.model = Model(path, provider, options or EngineOptions(), executor, chat_template=template)
 
     def __repr__(self) -> str:
         return f"LLM({self.model.describe()})"
@@ -156,7 +159,8 @@ class LLM:
             params: how to sample; None is the model's defaults.
             timeout: seconds after which an answer ends with finish_reason "timeout".
             progress: show a bar on stderr.
-            extra: sampling parameters that replace those of `params`; `tools`; variables that the chat template reads.
+            extra: sampling parameters that replace those of `params`; fields of `ChatOptions`, such as `tools`, which
+                takes Python functions and schemas; variables that the chat template reads.
 
         Raises:
             ChatTemplateError: the bundle has no template, or it refuses these messages.

@@ -1,11 +1,15 @@
-"""A finished answer, put together from its deltas."""
+"""Finished answers: put together from deltas, scored, and as plain data."""
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
+from typing import TYPE_CHECKING, Any
 
 from .engine.generation import OutputDelta, RequestState, Timings
 from .sampling.logprobs import TokenLogprob
+
+if TYPE_CHECKING:
+    from .chat.formats.format import ToolCall
 
 
 @dataclass(frozen=True)
@@ -13,9 +17,9 @@ class Completion:
     """One answer to one prompt.
 
     Attributes:
-        text: without stop strings and special tokens.
+        text: without stop strings and special tokens; of a chat, without thoughts and tool calls.
         token_ids: everything that was sampled, including the id that ended it.
-        finish_reason: "stop", "length", "cancelled", "timeout" or "error".
+        finish_reason: "stop", "length", "cancelled", "timeout" or "error"; of a chat also "tool_calls".
         prompt_tokens: tokens of the prompt.
         cached_tokens: how many of those were found in the cache.
         timings: when it was submitted, admitted, and so on.
@@ -23,6 +27,8 @@ class Completion:
         logprobs: one entry per token of `token_ids`, where asked for.
         prompt_logprobs: one entry per prompt token, None for the first, where asked for.
         error: what went wrong if finish_reason is "error".
+        reasoning: the thoughts of a chat's answer.
+        tool_calls: the calls that a chat's answer makes.
         alternatives: the other answers where `n` is more than 1.
     """
 
@@ -36,7 +42,22 @@ class Completion:
     logprobs: tuple[TokenLogprob, ...] | None = None
     prompt_logprobs: tuple[TokenLogprob | None, ...] | None = None
     error: Exception | None = None
+    reasoning: str = ""
+    tool_calls: "tuple[ToolCall, ...]" = ()
     alternatives: tuple["Completion", ...] = ()
+
+    @property
+    def message(self) -> dict[str, Any]:
+        """The answer as a message, to go on with: with its thoughts and calls."""
+        message: dict[str, Any] = {"role": "assistant", "content": self.text}
+        if self.reasoning:
+            message["reasoning_content"] = self.reasoning
+        if self.tool_calls:
+            message["tool_calls"] = [
+                {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
+                for call in self.tool_calls
+            ]
+        return message
 
 
 def complete(answer: RequestState, deltas: Sequence[OutputDelta]) -> Completion:
@@ -55,6 +76,8 @@ def complete(answer: RequestState, deltas: Sequence[OutputDelta]) -> Completion:
         logprobs=tuple(entry for delta in deltas for entry in delta.logprobs) if wanted else None,
         prompt_logprobs=None if answer.prompt_logprobs is None else tuple(answer.prompt_logprobs),
         error=answer.error,
+        reasoning="".join(delta.reasoning for delta in deltas),
+        tool_calls=tuple(call for delta in deltas for call in delta.tool_calls),
     )
 
 
@@ -92,3 +115,12 @@ def combine(answers: Sequence[RequestState], deltas: Sequence[OutputDelta]) -> C
     """The completion of all answers to one request: the first, with the others as its alternatives."""
     first, *others = (complete(a, [delta for delta in deltas if delta.index == a.index]) for a in answers)
     return replace(first, alternatives=tuple(others))
+
+
+def completion_json(answer: Completion) -> dict[str, Any]:
+    """A completion as plain data, for --json and batch files; its times become seconds."""
+    plain = asdict(answer)
+    plain["error"] = None if answer.error is None else str(answer.error)
+    plain["alternatives"] = [completion_json(other) for other in answer.alternatives]
+    plain["timings"] = {"time_to_first_token": answer.timings.time_to_first_token, "total": answer.timings.total}
+    return plain

@@ -15,7 +15,7 @@ def genai_config(manifest: Manifest) -> dict[str, Any]:
     Raises:
         UnsupportedError: it has no words for this model's cache.
     """
-    _require_plain_cache(manifest)
+    require_plain_cache(manifest, "genai_config.json")
     architecture, tokens = manifest.architecture, manifest.tokens
     eos = list(tokens.eos) or [0]
     model = {
@@ -72,8 +72,12 @@ def _search(context_length: int) -> dict[str, Any]:
     }
 
 
-def _require_plain_cache(manifest: Manifest) -> None:
-    """Keys and values in floating point, of one size in all layers, numbered without gaps."""
+def require_plain_cache(manifest: Manifest, program: str) -> None:
+    """Keys and values in floating point, of one size in all layers, numbered without gaps.
+
+    Raises:
+        UnsupportedError: they are not; `program` has no words for them.
+    """
     inputs = manifest.graphs.prefill.inputs
     keys = [port.name for port in inputs if port.role == "past_key"]
     if any(port.role == "past_state" for port in inputs):
@@ -87,6 +91,6 @@ def _require_plain_cache(manifest: Manifest) -> None:
     else:
         return
     raise UnsupportedError(
-        f"{manifest.architecture.model_type} has {reason}, which genai_config.json has no words for here. "
+        f"{manifest.architecture.model_type} has {reason}, which {program} has no words for here. "
         f"Run the bundle with onnxlm instead."
     )

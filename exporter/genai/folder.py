@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 from runtime.bundle.bundle import Bundle, new_bundle, open_bundle
 from runtime.bundle.manifest import MANIFEST_NAME
-from runtime.errors import OptionError
 
 from ..options import ExportOptions
 from ..weights.plan import WEIGHTS_FILE
@@ -64,7 +63,7 @@ def export_genai(
     """
     options = options or ExportOptions()
     if isinstance(source, str | Path) and (Path(source) / MANIFEST_NAME).is_file():
-        _require_no_choices(options)
+        options.require_no_choices()
         return _write(open_bundle(source), Path(output), options, copy_weights)
     from ..export import export
 
@@ -74,14 +73,6 @@ def export_genai(
         export(source, Path(scratch) / "bundle", replace(options, overwrite=False), progress)
         report = _write(open_bundle(Path(scratch) / "bundle"), Path(output), options, copy_weights)
     return replace(report, linked=False)
-
-
-def _require_no_choices(options: ExportOptions) -> None:
-    if options != ExportOptions(verify=options.verify, overwrite=options.overwrite):
-        raise OptionError(
-            "a bundle is taken as it is: its target, dtype and bits were chosen when it was written. "
-            "Leave those options out, or export the checkpoint with them."
-        )
 
 
 def _write(bundle: Bundle, output: Path, options: ExportOptions, copy_weights: bool) -> GenaiReport:

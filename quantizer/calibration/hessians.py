@@ -30,7 +30,7 @@ from .segments import Arrays, Cut, Segment, body, empty_cache_feeds, find_cut
 _HEAD = "head"
 _TOGETHER = 2048  # tokens in a run: beyond, products gain nothing
 _FORMAT = (
-    b"tokens weighted by the stream, several chunks a run"  # of the Grams: a work folder with others is begun anew
+    b"tokens weighted by the stream, experts borrow tokens"  # of the Hessians: a work folder with others is begun anew
 )
 IntArray = npt.NDArray[np.int64]
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from runtime.cli.interrupt import stopping_promptly
 from runtime.cli.progress import progress as show_progress
 from runtime.errors import QuantizationError
 
@@ -47,7 +48,7 @@ def compare(
     chosen = None
     if reference is not None and text is not None:
         chosen = text_to_measure(text, open_bundle(reference), tokens)
-    with show_progress("comparing") as progress:
+    with stopping_promptly(), show_progress("comparing") as progress:
         rows = measure(folders, reference, chosen, repeat, progress)
     if html:
         html.write_text(comparison_report(rows), encoding="utf-8")

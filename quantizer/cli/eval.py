@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from runtime.cli.interrupt import stopping_promptly
 from runtime.cli.progress import progress as show_progress
 from runtime.errors import QuantizationError
 
@@ -60,7 +61,7 @@ def evaluate(
     ours, theirs = open_bundle(folder), open_bundle(reference)
     _require_same_model(ours, theirs)
     chosen = text_to_measure(text, theirs, tokens, context)
-    with show_progress("evaluating") as progress:
+    with stopping_promptly(), show_progress("evaluating") as progress:
         scores = measure_scores(ours, theirs, chosen, progress)
         rounding = activation_rounding(ours, chosen)
         asked = compare_probes(folder, reference, _RECALL, progress) if abilities else []

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from runtime.cli.interrupt import stopping_promptly
 from runtime.cli.progress import progress as show_progress
 
 _PATH = click.Path(path_type=Path)
@@ -46,7 +47,7 @@ def quantize_kv(
     from ..kv_cache.quantize import quantize_cache
 
     bundle = open_bundle(source)
-    with show_progress("quantizing the cache") as progress:
+    with stopping_promptly(), show_progress("quantizing the cache") as progress:
         if calibration == "self":
             progress("writing calibration text", 0, 1)
             text = split("self", write_own_text(bundle.folder, calibration_tokens, seed))

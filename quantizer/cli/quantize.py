@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from runtime.cli.interrupt import stopping_promptly
 from runtime.cli.progress import progress as show_progress
 from runtime.errors import QuantizationError
 
@@ -86,11 +87,13 @@ def quantize(
       onnxlm quantize smol -o mixed --bits 8 --exclude "model.layers.0.*"
     """
     from ..gate import parse_gate
+    from ..presets import require_effect
     from ..quantize import quantize as run
     from ..quantize import work_beside
 
     recipe = _recipe(recipe_file, **choices)
     gate = parse_gate(fail_if) if fail_if else None
+    require_effect({**choices, "work": work}, recipe, gate=gate is not None)
     with _telling_what_is_kept(work or work_beside(output)), show_progress("quantizing") as progress:
         result = run(source, output, recipe, gate=gate, work=work, overwrite=overwrite, progress=progress)
     if as_json:
@@ -99,22 +102,12 @@ def quantize(
         _print_table(output, result)
 
 
-class _Interrupted(click.ClickException):
-    """Stopped by the user, who learns what is left."""
-
-    exit_code = 130
-
-    def __init__(self, kept: str) -> None:
-        super().__init__(f"interrupted; nothing was written.{kept}")
-
-
 @contextmanager
 def _telling_what_is_kept(work: Path) -> Iterator[None]:
     """Whatever ends a run early also says what the next attempt goes on from."""
     try:
-        yield
-    except KeyboardInterrupt:
-        raise _Interrupted(_kept(work)) from None
+        with stopping_promptly(lambda: _kept(work)):
+            yield
     except QuantizationError as error:
         raise QuantizationError(f"{error}{_kept(work)}") from error
 

@@ -11,9 +11,9 @@ from typing import Literal
 import onnx_ir as ir
 
 from runtime.bundle.bundle import Bundle, new_bundle, open_bundle, write_manifest
+from runtime.bundle.kv_layout import kv_bytes_per_token
 from runtime.bundle.manifest import Calibration, Graph, KVCache, Manifest
 from runtime.bundle.tensor_specs import TensorSpec
-from runtime.cache.layout import kv_bytes_per_token
 from runtime.errors import QuantizationError
 
 from ..calibration.data import Text

@@ -50,7 +50,7 @@ def write_graphs(
         writing = _Writing(plan, writer)
         for name, tensor in tensors.items():
             if site := writing.sites.get(name):
-                progress(site.name, len(writing.outcomes), len(writing.sites))
+                progress("quantizing", len(writing.outcomes), len(writing.sites))
                 writing.add_matrix(site, tensor, next(made))
             if name not in writing.stored:
                 writing.add(name, tensor)

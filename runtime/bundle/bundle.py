@@ -5,6 +5,7 @@ import hashlib
 import os
 import shutil
 import stat
+import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -16,6 +17,7 @@ from .manifest import MANIFEST_NAME, MAX_MANIFEST_BYTES, FileEntry, Manifest, du
 
 _CHUNK = 1 << 22
 _UNFINISHED = ".new."  # follows the name of a bundle that is being written
+_ours: set[Path] = set()  # unfinished folders of this process
 
 
 @dataclass(frozen=True)
@@ -68,8 +70,10 @@ def new_bundle(target: str | Path, *, overwrite: bool = False, marker: str = MAN
     _require_replaceable(target, overwrite, marker)
     target.parent.mkdir(parents=True, exist_ok=True)
     _remove_abandoned(target)
-    temporary = Path(tempfile.mkdtemp(prefix=f".{target.name}{_UNFINISHED}", dir=target.parent))
+    _require_alone(target)
+    temporary = Path(tempfile.mkdtemp(prefix=f".{target.name}{_UNFINISHED}{os.getpid()}.", dir=target.parent))
     handle = _lock(temporary)
+    _ours.add(temporary)
     try:
         temporary.chmod(0o755)
         yield temporary
@@ -77,8 +81,15 @@ def new_bundle(target: str | Path, *, overwrite: bool = False, marker: str = MAN
         _swap(temporary, target)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
+        _ours.discard(temporary)
         if handle is not None:
             os.close(handle)
+
+
+def remove_unfinished() -> None:
+    """Remove what this process was writing: for one that ends without unwinding."""
+    for folder in list(_ours):
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def write_manifest(
@@ -198,6 +209,16 @@ def _remove_abandoned(target: Path) -> None:
         if handle is not None:
             shutil.rmtree(path, ignore_errors=True)
             os.close(handle)
+
+
+def _require_alone(target: Path) -> None:
+    """What `_remove_abandoned` left belongs to a process that is at work, where the system has locks."""
+    if sys.platform == "win32":
+        return
+    for path in target.parent.glob(f".{glob.escape(target.name)}{_UNFINISHED}*"):
+        process = path.name.removeprefix(f".{target.name}{_UNFINISHED}").partition(".")[0]
+        who = f"process {process}" if process.isdecimal() else "another process"
+        raise BundleError(f"{target}: {who} is writing it. Wait for it, stop it, or choose another output.")
 
 
 def _lock(folder: Path) -> int | None:

@@ -5,9 +5,9 @@ import re
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from ..cache.layout import kv_bytes_per_token, state_bytes
 from ..errors import FormatVersionError, ManifestError
 from . import json_codec
+from .kv_layout import kv_bytes_per_token, state_bytes
 from .tensor_specs import DTYPE_BITS, DType, Phase, TensorSpec, check_ports
 
 __all__ = [

@@ -1,74 +1,81 @@
-"""Slots of the cache in GPU memory: one capacity for all slots, grown by buckets, copied by the CUDA runtime."""
+"""Slots of the cache in GPU memory: one capacity for all slots of a layer, grown by buckets."""
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
-from ..ort.session import onnxruntime, translated
-from .cuda_copies import ON_DEVICE, TO_DEVICE, TO_HOST, CudaCopies
+from .cuda_device import ON_DEVICE, TO_DEVICE, TO_HOST, CudaDevice
 from .host import Array, CacheTensor, next_bucket
 
-_FIRST_CAPACITY = 256
+_FIRST_CAPACITY = 256  # tokens
 
 
 class CudaSlots:
     """ModelRunner's memory on the device. A token's slot of one head is contiguous, heads lie `capacity` tokens apart,
     so every copy is one two-dimensional copy per tensor.
+
+    Args:
+        tensors: all keys, then all values, layer by layer.
+        slots: how many slots there are.
+        limit: most tokens of one slot.
+        device: where they live.
     """
 
     device = "cuda"
 
-    def __init__(self, tensors: Sequence[CacheTensor], slots: int, limit: int) -> None:
+    def __init__(self, tensors: Sequence[CacheTensor], slots: int, limit: int, device: CudaDevice) -> None:
         self.slots = slots
         self.generation = 0
         self._tensors = tuple(tensors)
         self._limit = limit
-        self._capacity = 0
-        self._values: list[Any] = []
-        self._copies = CudaCopies()
+        self._gpu = device
+        self._capacities = [0] * len(self._tensors)
+        self._addresses = [0] * len(self._tensors)
         self.reserve(min(_FIRST_CAPACITY, limit))
 
     @property
     def capacity(self) -> int:
-        """Tokens per slot at present."""
-        return self._capacity
+        """Tokens per slot at present: those of the layer that holds the fewest."""
+        return min(self._capacities, default=self._limit)
+
+    @property
+    def allocated(self) -> int:
+        """Bytes of device memory that the tensors have."""
+        return sum(self._size(i, capacity) for i, capacity in enumerate(self._capacities))
 
     def pointer(self, tensor: int, slot: int) -> int:
         """Device address of a slot of a cache tensor."""
-        return int(self._values[tensor].data_ptr()) + slot * self._tensors[tensor].token_bytes * self._capacity
+        return self._addresses[tensor] + slot * self._tensors[tensor].token_bytes * self._capacities[tensor]
 
     def shape(self, tensor: int, slots: int) -> tuple[int, ...]:
         """`[slots, kv_heads, capacity, head_width]` of a run of slots."""
-        return self._tensors[tensor].shape(slots, self._capacity)
+        return self._tensors[tensor].shape(slots, self._capacities[tensor])
 
     def reserve(self, length: int) -> None:
-        """Grow every tensor to the next bucket that holds `length` tokens: allocate, copy, free, one at a time."""
-        if length <= self._capacity:
+        """Make every slot able to hold `length` tokens, one layer after the other.
+
+        A layer's key and value are both allocated and filled before either is replaced, and only then are the old ones
+        freed. So a growth that fails at any point leaves every layer whole, some of them larger than others, and the
+        peak of memory is what is held afterwards and one layer more.
+
+        Raises:
+            DeviceMemoryError: the device is full; every token is where it was.
+        """
+        if length <= self.capacity:
             return
-        old, new = self._capacity, next_bucket(length, self._limit)
-        for index, tensor in enumerate(self._tensors):
-            grown = self._new(tensor, new)
-            if old:
-                width = tensor.head_width * tensor.dtype.itemsize
-                heads = self.slots * tensor.kv_heads
-                source, target = int(self._values[index].data_ptr()), int(grown.data_ptr())
-                self._copies.copy(target, new * width, source, old * width, old * width, heads, ON_DEVICE)
-                self._copies.finish()  # before the old tensor is freed
-                self._values[index] = grown
-            else:
-                self._values.append(grown)
-        self._capacity = new
-        self.generation += 1
+        self.generation += 1  # first: bindings made before point to memory that may be freed below
+        wanted = next_bucket(length, self._limit)
+        layers = len(self._tensors) // 2
+        for layer in range(layers):
+            if self._capacities[layer] < wanted:
+                self._grow([layer, layer + layers], wanted)
 
     def copy_slot(self, source: int, target: int, length: int) -> None:
         """Copy the live tokens of one slot over another slot."""
         for index, tensor in enumerate(self._tensors):
-            width = tensor.head_width * tensor.dtype.itemsize
-            pitch = self._capacity * width
-            state_slots = self.pointer(index, target), pitch, self.pointer(index, source), pitch
-            self._copies.copy(*state_slots, length * width, tensor.kv_heads, ON_DEVICE)
-        self._copies.finish()
+            pitch = self._capacities[index] * tensor.token_width
+            places = self.pointer(index, target), pitch, self.pointer(index, source), pitch
+            self._gpu.copy(*places, length * tensor.token_width, tensor.kv_heads, ON_DEVICE)
 
     def free_slot(self, slot: int, keep: int) -> None:
         """Slots share one capacity, so a single slot has nothing to give back."""
@@ -80,28 +87,54 @@ class CudaSlots:
         """Host copies of positions `[start, stop)` of every tensor."""
         block = [np.empty((t.kv_heads, stop - start, t.head_width), t.dtype) for t in self._tensors]
         for index, (tensor, part) in enumerate(zip(self._tensors, block, strict=True)):
-            width = tensor.head_width * tensor.dtype.itemsize
-            size, source = (stop - start) * width, self.pointer(index, slot) + start * width
-            self._copies.copy(part.ctypes.data, size, source, self._capacity * width, size, tensor.kv_heads, TO_HOST)
+            width, pitch = (stop - start) * tensor.token_width, self._capacities[index] * tensor.token_width
+            source = self.pointer(index, slot) + start * tensor.token_width
+            self._gpu.copy(part.ctypes.data, width, source, pitch, width, tensor.kv_heads, TO_HOST)
+        self._gpu.finish()
         return block
 
     def write(self, slot: int, start: int, block: Sequence[Array]) -> None:
         """Put a host block back at `start`."""
         self.reserve(start + block[0].shape[1])
-        for index, (tensor, part) in enumerate(zip(self._tensors, block, strict=True)):
-            width = tensor.head_width * tensor.dtype.itemsize
-            size, target = part.shape[1] * width, self.pointer(index, slot) + start * width
-            source = np.ascontiguousarray(part)
-            self._copies.copy(
-                target, self._capacity * width, source.ctypes.data, size, size, tensor.kv_heads, TO_DEVICE
-            )
-        self._copies.finish()
+        parts = [np.ascontiguousarray(part) for part in block]
+        for index, (tensor, part) in enumerate(zip(self._tensors, parts, strict=True)):
+            width, pitch = part.shape[1] * tensor.token_width, self._capacities[index] * tensor.token_width
+            target = self.pointer(index, slot) + start * tensor.token_width
+            self._gpu.copy(target, pitch, part.ctypes.data, width, width, tensor.kv_heads, TO_DEVICE)
+        self._gpu.finish()  # before `parts` are gone
 
     def close(self) -> None:
         """Free the device memory."""
-        self._values = []
+        for address in filter(None, self._addresses):
+            self._gpu.release(address)
+        self._addresses = [0] * len(self._tensors)
+        self._capacities = [0] * len(self._tensors)
 
-    def _new(self, tensor: CacheTensor, capacity: int) -> Any:
-        shape = list(tensor.shape(self.slots, capacity))
-        with translated(f"allocating {tensor.name} {shape} on the GPU (lower --kv-memory or max_concurrency)"):
-            return onnxruntime().OrtValue.ortvalue_from_shape_and_type(shape, tensor.dtype.type, self.device, 0)
+    def _grow(self, indices: list[int], capacity: int) -> None:
+        """Replace these tensors by larger ones with the same tokens: all of them, or none."""
+        grown: list[int] = []
+        try:
+            for index in indices:
+                grown.append(self._gpu.allocate(self._size(index, capacity)))  # noqa: PERF401  # freed if one fails
+            for index, address in zip(indices, grown, strict=True):
+                self._fill(index, address, capacity)
+            self._gpu.finish()  # before the old ones are freed
+        except BaseException:
+            for address in grown:
+                self._gpu.release(address)
+            raise
+        for index, address in zip(indices, grown, strict=True):
+            old, self._addresses[index], self._capacities[index] = self._addresses[index], address, capacity
+            if old:
+                self._gpu.release(old)
+
+    def _fill(self, index: int, address: int, capacity: int) -> None:
+        old, tensor = self._capacities[index], self._tensors[index]
+        if old:
+            width, heads = tensor.token_width, self.slots * tensor.kv_heads
+            self._gpu.copy(
+                address, capacity * width, self._addresses[index], old * width, old * width, heads, ON_DEVICE
+            )
+
+    def _size(self, index: int, capacity: int) -> int:
+        return self._tensors[index].token_bytes * self.slots * capacity

@@ -1,35 +1,44 @@
 """Places of states in GPU memory."""
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
-from ..ort.session import onnxruntime, translated
-from .cuda_copies import ON_DEVICE, TO_DEVICE, TO_HOST, CudaCopies
+from .cuda_device import ON_DEVICE, TO_DEVICE, TO_HOST, CudaDevice
 from .host import Array
 from .state_memory import StateTensor
 
 
 class CudaStates:
-    """StateMemory on the device. A place is contiguous, so every copy is one line."""
+    """StateMemory on the device. A place is contiguous, so every copy is one line.
+
+    Args:
+        tensors: the states of one sequence.
+        state_slots: how many places there are.
+        device: where they live.
+    """
 
     device = "cuda"
 
-    def __init__(self, tensors: Sequence[StateTensor], state_slots: int) -> None:
+    def __init__(self, tensors: Sequence[StateTensor], state_slots: int, device: CudaDevice) -> None:
         self.tensors = tuple(tensors)
-        self._copies = CudaCopies()
-        self._values = [self._new(tensor, state_slots) for tensor in self.tensors]
+        self._gpu = device
+        self._addresses: list[int] = []
+        try:
+            for tensor in self.tensors:
+                self._addresses.append(device.allocate(tensor.nbytes * state_slots))
+        except BaseException:
+            self.close()
+            raise
 
     def pointer(self, tensor: int, state_slot: int) -> int:
         """Device address of a place of a state tensor."""
-        return int(self._values[tensor].data_ptr()) + state_slot * self.tensors[tensor].nbytes
+        return self._addresses[tensor] + state_slot * self.tensors[tensor].nbytes
 
     def copy(self, source: int, target: int) -> None:
         """Copy all states of one place over another place."""
         for index, tensor in enumerate(self.tensors):
-            self._line(self.pointer(index, target), self.pointer(index, source), tensor.nbytes, ON_DEVICE)
-        self._copies.finish()
+            self._gpu.copy_line(self.pointer(index, target), self.pointer(index, source), tensor.nbytes, ON_DEVICE)
 
     def clear(self, state_slot: int) -> None:
         """Make all states of a place zeros."""
@@ -42,24 +51,19 @@ class CudaStates:
         """Host copies of a place of every tensor."""
         block = [np.empty(tensor.sizes, np.float32) for tensor in self.tensors]
         for index, part in enumerate(block):
-            self._line(part.ctypes.data, self.pointer(index, state_slot), part.nbytes, TO_HOST)
+            self._gpu.copy_line(part.ctypes.data, self.pointer(index, state_slot), part.nbytes, TO_HOST)
+        self._gpu.finish()
         return block
 
     def write(self, state_slot: int, block: Sequence[Array]) -> None:
         """Put a host block back."""
-        for index, part in enumerate(block):
-            source = np.ascontiguousarray(part)
-            self._line(self.pointer(index, state_slot), source.ctypes.data, source.nbytes, TO_DEVICE)
-        self._copies.finish()
+        parts = [np.ascontiguousarray(part) for part in block]
+        for index, part in enumerate(parts):
+            self._gpu.copy_line(self.pointer(index, state_slot), part.ctypes.data, part.nbytes, TO_DEVICE)
+        self._gpu.finish()  # before `parts` are gone
 
     def close(self) -> None:
         """Free the device memory."""
-        self._values = []
-
-    def _new(self, tensor: StateTensor, state_slots: int) -> Any:
-        shape = [state_slots, *tensor.sizes]
-        with translated(f"allocating {tensor.name} {shape} on the GPU (lower max_concurrency)"):
-            return onnxruntime().OrtValue.ortvalue_from_shape_and_type(shape, np.float32, self.device, 0)
-
-    def _line(self, target: int, source: int, size: int, kind: int) -> None:
-        self._copies.copy(target, size, source, size, size, 1, kind)
+        for address in self._addresses:
+            self._gpu.release(address)
+        self._addresses = []

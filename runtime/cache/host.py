@@ -40,6 +40,11 @@ class CacheTensor:
         """Bytes of one token over all heads."""
         return self.kv_heads * self.head_width * self.dtype.itemsize
 
+    @property
+    def token_width(self) -> int:
+        """Bytes of one token of one head."""
+        return self.head_width * self.dtype.itemsize
+
     def shape(self, slots: int, capacity: int) -> tuple[int, int, int, int]:
         """`[slots, kv_heads, capacity, head_width]`."""
         return (slots, self.kv_heads, capacity, self.head_width)

@@ -13,9 +13,9 @@ still there, and no token ever enters a state twice.
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
+from ..bundle.kv_layout import STATE_COPIES
 from ..errors import ExecutionError
 from .host import Array
-from .layout import STATE_COPIES
 from .state_memory import StateMemory
 
 _KEPT = STATE_COPIES - 1  # the third of a slot's places

@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass
 
-from ..engine.request import Sequence, common_prefix
 from .blocks import BlockPool
 
 
@@ -15,7 +14,7 @@ class CachedSlot:
 
 
 class CachedSlots:
-    """Warm slots by slot number, oldest first; every one of them can be given up at any time.
+    """Cached slots by slot number, oldest first; every one of them can be given up at any time.
 
     Args:
         pool: where their blocks come from.
@@ -36,26 +35,26 @@ class CachedSlots:
 
     @property
     def blocks(self) -> int:
-        """Blocks that all warm slots hold together."""
+        """Blocks that all cached slots hold together."""
         return sum(warm.blocks for warm in self._slots.values())
 
-    def keep(self, sequence: Sequence, reusable: int) -> None:
-        """Take over the slot and blocks of a sequence that leaves it, with its first `reusable` tokens."""
-        blocks = min(sequence.blocks, self._pool.blocks(sequence.num_computed))
-        self._pool.give(sequence.blocks - blocks)
-        self._slots[sequence.slot] = CachedSlot(sequence.tokens[:reusable], blocks)
+    def keep(self, slot: int, tokens: list[int], blocks: int, needed: int) -> None:
+        """Take over a slot that holds `tokens`, and the blocks that are paid for it, of which `needed` are in use."""
+        kept = min(blocks, needed)
+        self._pool.give(blocks - kept)
+        self._slots[slot] = CachedSlot(tokens, kept)
 
     def match(self, tokens: list[int], limit: int) -> tuple[int, int]:
-        """(slot, tokens shared) of the warm slot that shares the longest prefix, (-1, 0) if none does."""
+        """(slot, tokens shared) of the cached slot that shares the longest prefix, (-1, 0) if none does."""
         found = (
             (slot, len(warm.tokens), common_prefix(warm.tokens, tokens, limit)) for slot, warm in self._slots.items()
         )
         usable = ((slot, shared) for slot, length, shared in found if shared and (shared == length or not self._whole))
         return max(usable, key=lambda pair: pair[1], default=(-1, 0))
 
-    def worth_taking(self, slot: int, shared: int, next_row: int) -> bool:
-        """Whether a sequence should continue in this warm slot itself; a slot that keeps most of its use is copied."""
-        return slot in self._slots and (slot == next_row or 2 * shared >= len(self._slots[slot].tokens))
+    def worth_taking(self, slot: int, shared: int, next_slot: int) -> bool:
+        """Whether to continue in this cached slot itself; one that keeps most of its use is copied."""
+        return slot in self._slots and (slot == next_slot or 2 * shared >= len(self._slots[slot].tokens))
 
     def drop(self, slot: int) -> None:
         """Forget what a slot holds because it is about to be overwritten."""
@@ -63,9 +62,17 @@ class CachedSlots:
             self._pool.give(warm.blocks)
 
     def evict(self, blocks: int, keep: int = -1) -> None:
-        """Give up the oldest warm slots, except `keep`, until the pool has `blocks` free blocks or none is left."""
+        """Give up the oldest cached slots, except `keep`, until the pool has `blocks` free blocks or none is left."""
         for slot in [slot for slot in self._slots if slot != keep]:
             if self._pool.free >= blocks:
                 return
             self.drop(slot)
             self.released.append(slot)
+
+
+def common_prefix(left: list[int], right: list[int], limit: int) -> int:
+    """How many leading tokens the two lists share, at most `limit`; ids are compared, never hashes."""
+    limit = max(0, min(limit, len(left), len(right)))
+    if left[:limit] == right[:limit]:
+        return limit
+    return next(index for index in range(limit) if left[index] != right[index])

@@ -2,14 +2,19 @@
 
 import functools
 import json
+import time
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from jinja2 import meta, nodes
 
 from ..bundle.bundle import Bundle
 from ..errors import BundleError, ChatTemplateError
-from .formats.tool_calls import Family, family_of
+from .formats.analysis import analyse
+from .formats.format import ChatFormat
+from .history import adapted
+from .history import text_arguments as in_text
 from .messages import plain_data, plain_messages, plain_tools
 from .sandbox import SandboxedTemplate
 
@@ -19,6 +24,7 @@ if TYPE_CHECKING:
 TEMPLATE_NAME = "chat_template.jinja"
 TOKENIZER_CONFIG_NAME = "tokenizer_config.json"
 SECONDS = 5.0
+_PROBING = 2.0  # seconds for all known conversations together
 _TOKENS = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 
 
@@ -28,9 +34,6 @@ class ChatTemplate:
     Args:
         source: Jinja source; it is a stranger's, so it is run in a sandbox with limits on time and size.
         special_tokens: "bos_token" and the like, as text.
-
-    Attributes:
-        tool_family: how this model writes tool calls, or None if it does not, or in no way that we know.
 
     Raises:
         ChatTemplateError: the source is not a template.
@@ -44,23 +47,20 @@ class ChatTemplate:
 
     def __init__(self, source: str, special_tokens: Mapping[str, str] | None = None) -> None:
         self._template = SandboxedTemplate(source)
-        self.tool_family: Family | None = family_of(source)
+        self._source = source
         self._special_tokens = dict(special_tokens or {})
         self._keep_parts = _reads_parts(self._template.syntax)
 
-    @functools.cached_property
-    def variables(self) -> frozenset[str]:
-        """What the template reads that nobody sets: messages, tools, and switches such as `enable_thinking`."""
-        return frozenset(meta.find_undeclared_variables(self._template.syntax))
-
     @classmethod
-    def open(cls, bundle: Bundle, tokenizer: "Tokenizer") -> "ChatTemplate":
-        """The chat template of a bundle.
+    def open(cls, bundle: Bundle, tokenizer: "Tokenizer", replacement: Path | None = None) -> "ChatTemplate":
+        """The chat template of a bundle, or the one in the file `replacement` in place of it.
 
         Raises:
             ChatTemplateError: it has none, or one that is broken.
             BundleError: a file cannot be read.
         """
+        if replacement is not None:
+            return cls(_read_replacement(replacement), _special_tokens(bundle, tokenizer))
         if not bundle.has(TEMPLATE_NAME):
             raise ChatTemplateError(
                 f"{bundle.folder}: this model has no chat template ({TEMPLATE_NAME}): it completes text, it does not "
@@ -88,15 +88,52 @@ class ChatTemplate:
             RequestError: the messages or tools are not well formed.
             ChatTemplateError: the template refused them, failed, or exceeded its limits.
         """
+        plain = adapted(plain_messages(messages, keep_parts=self._keep_parts), self.format)
+        return self._rendered(plain, tools, add_generation_prompt, variables)
+
+    @functools.cached_property
+    def variables(self) -> frozenset[str]:
+        """What the template reads that nobody sets: messages, tools, and switches such as `enable_thinking`."""
+        return frozenset(meta.find_undeclared_variables(self._template.syntax))
+
+    @functools.cached_property
+    def format(self) -> ChatFormat:
+        """How the model writes tool calls and thoughts, as far as the template tells."""
+        self._probing_ends = time.monotonic() + _PROBING
+        ends = [self._special_tokens[name] for name in ("eos_token",) if name in self._special_tokens]
+        return analyse(self._source, self._probe, ends, self.variables)
+
+    def _probe(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        *,
+        text_arguments: bool,
+        tools: Sequence[Mapping[str, Any]] | None,
+        add_generation_prompt: bool,
+    ) -> str:
+        if (left := self._probing_ends - time.monotonic()) <= 0:
+            raise ChatTemplateError("The chat template is too slow to find out how it writes tool calls.")
+        plain = plain_messages(messages, keep_parts=self._keep_parts)
+        plain = in_text(plain) if text_arguments else plain
+        return self._rendered(plain, tools, add_generation_prompt, {}, seconds=left)
+
+    def _rendered(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        tools: Sequence[Mapping[str, Any]] | None,
+        add_generation_prompt: bool,
+        variables: Mapping[str, Any],
+        seconds: float = SECONDS,
+    ) -> str:
         seen = {
             **self._special_tokens,
             "documents": None,
             **plain_data(variables, "template variables"),
-            "messages": plain_messages(messages, keep_parts=self._keep_parts),
+            "messages": messages,
             "tools": plain_tools(tools),
             "add_generation_prompt": bool(add_generation_prompt),
         }
-        return self._template.render(seen, SECONDS)
+        return self._template.render(seen, seconds)
 
 
 def _reads_parts(template: nodes.Template) -> bool:
@@ -130,6 +167,13 @@ def _configured_tokens(bundle: Bundle) -> dict[str, str]:
     entries = {name: config.get(name) for name in _TOKENS} if isinstance(config, dict) else {}
     texts = {name: e.get("content") if isinstance(e, dict) else e for name, e in entries.items()}
     return {name: text for name, text in texts.items() if isinstance(text, str)}
+
+
+def _read_replacement(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ChatTemplateError(f"{path}: the chat template cannot be read ({error}).") from error
 
 
 def _read(bundle: Bundle, name: str) -> str:

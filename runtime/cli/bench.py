@@ -218,7 +218,7 @@ def _cold_text(cold: "ColdStart") -> str:
 
 
 def _savings_text(savings: "list[CacheSaving]") -> str:
-    from ..cache.layout import positions_computed
+    from ..bundle.kv_layout import positions_computed
 
     head = f"{'context':>8} {'with cache':>12} {'without':>10} {'ratio':>8}   positions computed up to there"
     lines = [

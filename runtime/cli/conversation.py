@@ -92,7 +92,7 @@ class Conversation:
             ExecutionError: failed, from the iterator; the history is as before if nothing had come.
         """
         messages = [*self.messages, {"role": "user", "content": text}]
-        return self._answer(messages, self.llm.stream_chat(messages, self.params))
+        return self._answer(messages, self.llm.stream_chat(messages, self.params, reasoning_format="none"))
 
     def _answer(self, messages: list[Message], deltas: Iterator["OutputDelta"]) -> Iterator["OutputDelta"]:
         answer = ""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 if TYPE_CHECKING:
-    from ..host.doctor import Diagnosis
+    from ..advice.doctor import Diagnosis
     from ..host.machine import Machine
     from ..host.packages import Package
 
@@ -36,7 +36,7 @@ def doctor(context: click.Context, quick: bool, as_json: bool) -> None:
       onnxlm doctor
       onnxlm doctor --json
     """
-    from ..host.doctor import diagnose
+    from ..advice.doctor import diagnose
     from ..host.machine import this_machine
     from ..host.packages import onnxruntime_wheels, own_version, packages
 
@@ -84,11 +84,15 @@ def _sections(machine: "Machine", diagnosis: "Diagnosis", shown: "list[Package]"
 
 
 def _package_lines(shown: "list[Package]") -> list[str]:
+    from ..host.packages import onnxruntime_wheels
+
     lines = []
     for extra, purpose in _PURPOSES.items():
         members = [package for package in shown if package.extra == extra]
         listed = ", ".join(f"{p.name} {p.installed or 'missing'}" for p in members)
         remedy = "" if all(p.usable for p in members) else f"  (pip install 'onnxlm[{extra}]')"
+        if extra == "cpu" and onnxruntime_wheels():
+            remedy = ""  # a wheel is there, and a second one would overwrite its files
         if members:
             lines.append(f"{purpose:20} {listed}{'' if extra in ('base', 'gpu') else remedy}")
     return lines

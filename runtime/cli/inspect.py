@@ -47,8 +47,10 @@ def inspect(bundle: Path, tensors: bool, verify: bool, as_json: bool) -> None:
 
 def _facts(bundle: "Bundle", inspection: "Inspection") -> dict[str, Any]:
     from ..bundle.json_codec import encode
+    from ..chat.description import describe_chat
 
     facts: dict[str, Any] = encode(bundle.manifest)
+    facts["chat"] = describe_chat(bundle)
     facts["state_bytes"] = bundle.manifest.state_bytes
     facts["bytes"] = sum(entry.size for entry in bundle.manifest.files.values())
     facts["bits_per_weight"] = inspection.bits_per_weight
@@ -65,6 +67,13 @@ def _sections(bundle: "Bundle", inspection: "Inspection", tensors: bool) -> Iter
         listed = ", ".join(f"{count} {name.removeprefix('ai.onnx::')}" for name, count in counts.items())
         yield f"{phase}: {listed}"
     yield _table(_quality_lines(bundle))
+    yield _table(_chat_lines(bundle))
+
+
+def _chat_lines(bundle: "Bundle") -> list[tuple[str, ...]]:
+    from ..chat.description import describe_chat
+
+    return [(name, text) for name, text in describe_chat(bundle).items()]
 
 
 def _model_lines(bundle: "Bundle") -> list[tuple[str, ...]]:

@@ -40,8 +40,8 @@ def package(
       onnxlm package smol-int4 --wheelhouse
       onnxlm package smol-int4 --wheelhouse --constraints constraints.txt -o edge.tar
     """
+    from ..bundle.edge_archive import collect_wheels, make_archive
     from ..errors import OptionError
-    from ..host.edge_archive import collect_wheels, make_archive
 
     target = output or Path(f"{bundle.resolve().name}.tar")
     if target.exists() and not overwrite:

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 if TYPE_CHECKING:
+    from ..advice.plan import Cost, Plan
     from ..bundle.bundle import Bundle
-    from ..host.plan import Cost, Plan
 
 
 def _size(_context: click.Context, _parameter: click.Parameter, value: str | None) -> int | None:
@@ -38,10 +38,10 @@ def plan(
       onnxlm plan smol-int4 --memory 40GiB --bandwidth 1TB/s --context 2000
       onnxlm plan smol-int4 --measure
     """
+    from ..advice.plan import make_plan
     from ..bundle.bundle import open_bundle
     from ..host.machine import read_bandwidth, usable_cores
     from ..host.memory import available_memory
-    from ..host.plan import make_plan
 
     opened = open_bundle(bundle)
     manifest = opened.manifest
@@ -57,8 +57,8 @@ def plan(
 
 
 def _stored(bundle: "Bundle") -> "Cost":
+    from ..advice.plan import current_cost
     from ..bundle.inspection import inspect_bundle
-    from ..host.plan import current_cost
 
     sizes = {module.name: module.bytes for module in inspect_bundle(bundle).modules}
     table = sizes.get("model.embed_tokens", 0) if "lm_head" in sizes else 0
@@ -85,7 +85,7 @@ def _json(made: "Plan", measured: float | None) -> str:
 
 
 def _text(made: "Plan", measured: float | None) -> str:
-    from ..cache.layout import STATE_COPIES
+    from ..bundle.kv_layout import STATE_COPIES
     from ..host.byte_units import format_bytes
 
     current = made.lines[0]

@@ -1,6 +1,7 @@
 """How long work tells what it does: a bar on a terminal, else a line per phase and one every half minute, on stderr."""
 
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -20,7 +21,8 @@ def progress(doing: str, *, quiet: bool | None = None) -> Iterator[Progress]:
         with _bar(doing) as show:
             yield show
     else:
-        yield PhaseLines(lambda line: click.echo(line, err=True))
+        with _ticking(PhaseLines(lambda line: click.echo(line, err=True))) as lines:
+            yield lines
 
 
 class PhaseLines:
@@ -40,10 +42,23 @@ class PhaseLines:
         self._every = every
         self._phase: str | None = None
         self._began = self._said = 0.0
+        self._last = (0, 0)
+        self._lock = threading.Lock()
 
     def __call__(self, phase: str, done: int, total: int) -> None:
         """Say a phase when it begins, and how far it is when nothing was said for a while."""
+        with self._lock:
+            self._tell(phase, done, total)
+
+    def tick(self) -> None:
+        """Say how far the phase is, if nothing was said for a while: also where a phase is one long step."""
+        with self._lock:
+            if self._phase is not None:
+                self._tell(self._phase, *self._last)
+
+    def _tell(self, phase: str, done: int, total: int) -> None:
         now = self._clock()
+        self._last = (done, total)
         if phase != self._phase:
             self._phase, self._began, self._said = phase, now, now
             self._write(phase)
@@ -55,6 +70,22 @@ class PhaseLines:
         if not 0 < done <= total:
             return f"{seconds:.0f} s so far"
         return f"{done / total:.0%}, about {seconds * (total - done) / done:.0f} s left"
+
+
+@contextmanager
+def _ticking(lines: PhaseLines) -> Iterator[PhaseLines]:
+    ended = threading.Event()
+
+    def tick() -> None:
+        while not ended.wait(1):
+            lines.tick()
+
+    thread = threading.Thread(target=tick, name="onnxlm-progress", daemon=True)
+    thread.start()
+    try:
+        yield lines
+    finally:
+        ended.set()
 
 
 @contextmanager

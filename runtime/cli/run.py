@@ -145,7 +145,11 @@ def _print_streamed(
 ) -> None:
     from .streaming import Pace, show
 
-    deltas = llm.stream(prompt, params) if raw else llm.stream_chat(_messages(prompt, system), params)
+    deltas = (
+        llm.stream(prompt, params)
+        if raw
+        else llm.stream_chat(_messages(prompt, system), params, reasoning_format="none")
+    )
     pace = Pace()
     finished = show(deltas, pace)
     click.echo()
@@ -159,11 +163,15 @@ def _print_complete(
     llm: "LLM", prompt: str, params: "SamplingParams", *, as_json: bool, raw: bool, system: str | None, stats: bool,
     **_: Any,
 ) -> None:  # fmt: skip
-    from ..completion_json import completion_json
+    from ..outputs import completion_json
     from .streaming import printable
 
     try:
-        answer = llm.generate(prompt, params) if raw else llm.chat(_messages(prompt, system), params)
+        answer = (
+            llm.generate(prompt, params)
+            if raw
+            else llm.chat(_messages(prompt, system), params, reasoning_format="none")
+        )
     except KeyboardInterrupt:
         sys.exit(_INTERRUPTED)
     if as_json:

@@ -47,6 +47,17 @@ def _size(_context: click.Context, _parameter: click.Parameter, value: str | Non
 @click.option("--request-timeout", type=float, metavar="SECONDS", help="No request may take longer.")
 @click.option("--drain-timeout", default=120.0, show_default=True, metavar="SECONDS", help="After the first SIGTERM.")
 @click.option("--stall-timeout", default=60.0, show_default=True, metavar="SECONDS", help="Until /health notices.")
+@click.option("--tool-fallback", is_flag=True, help="Describe tools in the prompt where a template has none.")
+@click.option(
+    "--chat-template", multiple=True, metavar="[NAME=]FILE", help="A template in place of a bundle's own. Repeatable."
+)
+@click.option(
+    "--reasoning-format",
+    default="auto",
+    show_default=True,
+    type=click.Choice(["auto", "none"]),
+    help="Thoughts apart from the text, or left in it.",
+)
 @click.option("--log-format", default="text", show_default=True, type=click.Choice(["text", "json"]))
 def serve(bundles: tuple[str, ...], host: str, port: int, log_format: str, **options: Any) -> None:
     """Serve each MODEL under its name, or another one given as NAME=MODEL, to OpenAI's clients.
@@ -70,7 +81,8 @@ def serve(bundles: tuple[str, ...], host: str, port: int, log_format: str, **opt
     names = _named(bundles)
     server_options = _server_options(options)
     process = _process()
-    with _models(names, options["provider"], _engine_options(options)) as models:
+    templates = _templates(options["chat_template"], names)
+    with _models(names, options["provider"], _engine_options(options), templates) as models:
         from ..server.app import create_app
 
         process.set_up_logging(log_format)
@@ -90,6 +102,20 @@ def _named(bundles: tuple[str, ...]) -> dict[str, Path]:
     return names
 
 
+def _templates(given: tuple[str, ...], names: dict[str, Path]) -> dict[str, Path]:
+    """The file of each model that is given one; a file without a name is for all."""
+    found: dict[str, Path] = {}
+    for entry in given:
+        name, equals, file = entry.partition("=")
+        if equals and name not in names:
+            raise OptionError(f"--chat-template {entry}: there is no model {name!r}, only {', '.join(names)}.")
+        path = Path(file if equals else entry)
+        if not path.is_file():
+            raise OptionError(f"--chat-template {entry}: there is no file {path}.")
+        found |= {name: path} if equals else dict.fromkeys(names, path)
+    return found
+
+
 def _server_options(options: dict[str, Any]) -> "ServerOptions":
     _process()
     from ..server.auth import read_keys
@@ -106,6 +132,8 @@ def _server_options(options: dict[str, Any]) -> "ServerOptions":
         request_seconds=options["request_timeout"],
         response_store=options["response_store"],
         drain_seconds=options["drain_timeout"],
+        tool_fallback=options["tool_fallback"],
+        reasoning_format=options["reasoning_format"],
     )
 
 
@@ -135,12 +163,14 @@ def _process() -> Any:
 
 
 @contextmanager
-def _models(names: dict[str, Path], provider: str, options: "EngineOptions") -> Iterator[dict[str, "Model"]]:
+def _models(
+    names: dict[str, Path], provider: str, options: "EngineOptions", templates: dict[str, Path]
+) -> Iterator[dict[str, "Model"]]:
     from ..client import Model
 
     with ExitStack() as stack:
         models = {}
         for name, path in names.items():
-            models[name] = Model(path, provider, options)
+            models[name] = Model(path, provider, options, chat_template=templates.get(name))
             stack.callback(models[name].close)
         yield models

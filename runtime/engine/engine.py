@@ -1,6 +1,6 @@
-"""The engine: one thread owns all state and takes turns; everybody else posts commands to it.
+"""The engine: one thread owns all state; everybody else posts commands to it.
 
-commands → one turn (`turns.py`) → wait when there is nothing to do
+commands → one step (`core.py`) → wait when there is nothing to do
 """
 
 import logging
@@ -11,13 +11,13 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from ..cache.prefix_cache import PrefixCache
-from ..errors import EngineClosedError, OnnxlmError
+from ..errors import DeviceLostError, EngineClosedError, OnnxlmError
 from ..ort.runner_protocol import ModelRunner
 from .core import EngineCore
 from .generation import RequestState
 from .prefill_policy import ChunkedPrefillPolicy
 from .scheduler import Scheduler
-from .waiting_limit import WaitingLimit
+from .waiting import WaitingLimit
 
 _log = logging.getLogger("onnxlm.engine")
 
@@ -26,7 +26,9 @@ _log = logging.getLogger("onnxlm.engine")
 class EngineStats:
     """A look at the engine: what it does now, and what it did since it started.
 
-    `heartbeat` is the monotonic time of the loop's last turn: while work exists, it must not stand still.
+    `lost` is why the device computes nothing any more, or None.
+    `failures_in_a_row` counts answers that failed since the last token was sampled.
+    `heartbeat` is the monotonic time of the loop's last step: while work exists, it must not stand still.
     """
 
     running: int
@@ -40,6 +42,8 @@ class EngineStats:
     preemptions: int
     heartbeat: float
     alive: bool
+    failures_in_a_row: int = 0
+    lost: str | None = None
 
 
 class Engine:
@@ -49,7 +53,7 @@ class Engine:
         executor: computes steps; closed with the engine.
         scheduler: decides what runs.
         queue: what may wait.
-        pace: sizes of prefill chunks.
+        policy: sizes of prefill chunks.
         prefixes: keys and values of earlier prompts, or None.
         clock: seconds, monotonic.
     """
@@ -60,18 +64,19 @@ class Engine:
         scheduler: Scheduler,
         *,
         queue: WaitingLimit | None = None,
-        pace: ChunkedPrefillPolicy | None = None,
+        policy: ChunkedPrefillPolicy | None = None,
         prefixes: PrefixCache | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.core = EngineCore(
-            executor, scheduler, queue or WaitingLimit(1024), pace or ChunkedPrefillPolicy(512), clock, prefixes
+            executor, scheduler, queue or WaitingLimit(1024), policy or ChunkedPrefillPolicy(512), clock, prefixes
         )
         self._commands: deque[Callable[[], None]] = deque()
         self._wake = threading.Condition()  # guards the commands and the flags below
         self._refusal: OnnxlmError | None = None  # why nothing new is taken
         self._stopping = False
         self._ended = False
+        self._draining = self._drained = False
         self._thread: threading.Thread | None = None
         self._heartbeat = clock()
 
@@ -88,24 +93,31 @@ class Engine:
                 raise self._refusal
             self.core.queue.enter(len(accepted), sum(answer.sequence.prompt_length for answer in accepted))
             self._commands.extend(_call(self.core.accept, answer) for answer in accepted)
-            self._wake.notify()
+            self._wake.notify_all()
 
     def cancel(self, answer: RequestState, reason: str = "cancelled") -> None:
         """End an answer soon, wherever it is; does nothing if it has ended."""
         with self._wake:
             self._commands.append(_call(self.core.cancel, answer, reason))
-            self._wake.notify()
-        if self.core.computing is answer.sequence:
+            self._wake.notify_all()
+        if self.core.prefill.computing is answer.sequence:
             self.core.executor.interrupt()
 
     def drain(self, timeout: float | None = None) -> bool:
-        """Refuse new requests and wait until those accepted have ended; False if `timeout` seconds were not enough."""
-        done = threading.Event()
+        """Refuse new requests and wait until those accepted have ended; False if `timeout` seconds were not enough.
+
+        Raises:
+            EngineClosedError: the engine has stopped, before this call or while it waited.
+        """
         with self._wake:
             self._refuse(EngineClosedError("The engine is draining and takes no more requests."))
-            self._commands.append(_call(self.core.when_idle, done.set))
-            self._wake.notify()
-        return done.wait(timeout)
+            self._draining = True
+            self._wake.notify_all()
+            self._wake.wait_for(lambda: self._drained or self._ended, timeout)
+            if self._ended and not self._drained:
+                assert self._refusal is not None
+                raise self._refusal
+            return self._drained
 
     def stats(self) -> EngineStats:
         """Figures of this moment; a count may be one step old."""
@@ -115,11 +127,13 @@ class Engine:
             waiting=core.queue.requests,
             kv_blocks_used=scheduler.pool.total - scheduler.pool.free,
             kv_blocks_total=scheduler.pool.total,
-            finished=core.counts["finished"],
-            generated_tokens=core.counts["generated"],
-            prompt_tokens=core.counts["prompt"],
-            cached_tokens=core.counts["cached"],
+            finished=core.requests.counts["finished"],
+            generated_tokens=core.requests.counts["generated"],
+            prompt_tokens=core.requests.counts["prompt"],
+            cached_tokens=core.requests.counts["cached"],
             preemptions=scheduler.preemptions,
+            failures_in_a_row=core.requests.failures_in_a_row,
+            lost=None if core.requests.lost is None else str(core.requests.lost),
             heartbeat=self._heartbeat,
             alive=self._thread is not None and self._thread.is_alive() and not self._ended,
         )
@@ -134,7 +148,7 @@ class Engine:
         with self._wake:
             already, self._stopping = self._stopping, True
             self._refuse(EngineClosedError("The engine is closed. Load the model again."))
-            self._wake.notify()
+            self._wake.notify_all()
         if already:
             return
         self.core.executor.interrupt()
@@ -143,23 +157,38 @@ class Engine:
         self.core.executor.close()
 
     def run_once(self) -> bool:
-        """Take the commands and do one turn, for callers without a thread; says whether a step was run."""
+        """Take the commands and do one iteration, for callers without a thread; says whether a step was run."""
         self._heartbeat = self.core.clock()
         while self._commands:
             self._commands.popleft()()
-        return self.core.step()
+        computed = self.core.step()
+        if self._draining:
+            self._tell_if_drained()
+        return computed
 
     def _loop(self) -> None:
         error: OnnxlmError | None = None
         try:
             while not self._stopping:
-                if not self.run_once():
+                computed = self.run_once()
+                if self.core.requests.lost is not None:
+                    raise self.core.requests.lost
+                if not computed:
                     self._wait()
+        except DeviceLostError as lost:
+            _log.error("the engine stopped: %s", lost)
+            error = lost
         except Exception as fault:  # noqa: BLE001  # a fault of ours: nobody may wait for ever because of it
             _log.exception("the engine stopped")
             error = EngineClosedError(f"The engine stopped: {fault!r}. Load the model again.")
         finally:
             self._end(error)
+
+    def _tell_if_drained(self) -> None:
+        with self._wake:
+            if not self._commands and not self.core.requests.answers:
+                self._drained = True
+                self._wake.notify_all()
 
     def _wait(self) -> None:
         with self._wake:
@@ -174,6 +203,8 @@ class Engine:
             while self._commands:
                 self._commands.popleft()()
         self.core.end_all("cancelled" if error is None else "error", error)
+        with self._wake:
+            self._wake.notify_all()  # whoever drains
 
     def _refuse(self, error: OnnxlmError) -> None:
         self._refusal = self._refusal or error

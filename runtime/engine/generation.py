@@ -2,13 +2,18 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from ..options import SamplingParams
 from ..sampling.logprobs import FloatArray, TokenLogprob, token_logprob
 from ..sampling.sampler import Sampler
-from ..text.tokenizer import Detokenizer, StopStrings
+from ..text.detokenizer import Detokenizer
+from ..text.stop_strings import StopStrings
 from .request import Sequence
 from .speculation import PromptLookup
+
+if TYPE_CHECKING:
+    from ..chat.formats.format import ToolCall
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +25,10 @@ class OutputDelta:
         text: text that is certain now; may be empty while a character or a stop string is incomplete.
         token_ids: the new tokens, including the id that ended the answer.
         logprobs: one entry per new token where they were asked for.
-        finish_reason: "stop", "length", "cancelled", "timeout" or "error" in the last delta, else None.
+        finish_reason: "stop", "length", "cancelled", "timeout" or "error" in the last delta, else None; in a chat
+            also "tool_calls".
+        reasoning: what a chat's answer adds to its thoughts.
+        tool_calls: calls that are complete now, of a chat.
     """
 
     index: int
@@ -28,6 +36,8 @@ class OutputDelta:
     token_ids: tuple[int, ...] = ()
     logprobs: tuple[TokenLogprob, ...] = ()
     finish_reason: str | None = None
+    reasoning: str = ""
+    tool_calls: "tuple[ToolCall, ...]" = ()
 
 
 @dataclass(slots=True)

@@ -6,7 +6,7 @@ import time
 import weakref
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
@@ -27,6 +27,7 @@ class TimedDelta:
 
 
 Observer = Callable[[TimedDelta], None]
+Reader = Callable[[OutputDelta], OutputDelta]
 
 
 class RequestHandle:
@@ -40,6 +41,7 @@ class RequestHandle:
         answers: one per choice.
         streamed: somebody reads along. Prompts of others are then computed in small chunks between these tokens, and
             an event loop is woken for every piece; otherwise only where an answer ends.
+        readers: one per choice, each takes the choice's deltas in turn and returns them as they are read; or none.
         observer: called from the engine's thread with every piece; must not block.
 
     Raises:
@@ -53,8 +55,10 @@ class RequestHandle:
         answers: Sequence[RequestState],
         *,
         streamed: bool = False,
+        readers: Sequence[Reader] = (),
         observer: Observer | None = None,
     ) -> None:
+        self._readers = readers
         self.answers = tuple(answers)
         self._engine = engine
         self._inbox = _Inbox(streamed, observer)
@@ -145,6 +149,8 @@ class RequestHandle:
     def _taken(self, piece: TimedDelta | None) -> TimedDelta | None:
         if piece is not None and piece.delta.finish_reason is not None:
             self._open.discard(piece.choice)
+        if piece is not None and self._readers:
+            piece = replace(piece, delta=self._readers[piece.choice](piece.delta))
         return piece
 
     def _checked(self, piece: TimedDelta) -> OutputDelta:

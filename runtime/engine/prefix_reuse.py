@@ -5,11 +5,17 @@ leaves another one that began alike, which is where the next one may leave both.
 """
 
 import functools
+import logging
+from collections.abc import Callable
 
 from ..cache.prefix_cache import Block, PrefixCache
-from ..ort.runner_protocol import ModelRunner, states_of
+from ..errors import ExecutionError
+from ..ort.runner_protocol import MIN_CHUNK, ModelRunner, states_of
+from .failures import execution_errors
 from .request import Sequence
-from .scheduler import MIN_CHUNK, Scheduler
+from .scheduler import Scheduler
+
+_log = logging.getLogger("onnxlm.engine")
 
 
 class PrefixReuse:
@@ -28,11 +34,22 @@ class PrefixReuse:
         self._prefixes = prefixes
 
     def restore(self, sequence: Sequence) -> None:
-        """Continue behind the longest beginning that the prefix cache knows, if that is more than the slot has."""
+        """Continue behind the longest beginning that the prefix cache knows, if that is more than the slot has.
+
+        Where that fails, the whole prompt is computed.
+        """
         if self._prefixes is None or sequence.scored:
             return
-        path = self._usable(sequence, self._prefixes.match(sequence.tokens, len(sequence.tokens) - MIN_CHUNK))
-        size, known = self._prefixes.block_tokens, sequence.num_computed
+        try:
+            with execution_errors("Restoring a cached prefix"):
+                self._restore(sequence, self._prefixes)
+        except ExecutionError as error:
+            _log.warning("%s The whole prompt is computed.", error)
+            self._scheduler.found(sequence, 0)
+
+    def _restore(self, sequence: Sequence, prefixes: PrefixCache) -> None:
+        path = self._usable(sequence, prefixes.match(sequence.tokens, len(sequence.tokens) - MIN_CHUNK))
+        size, known = prefixes.block_tokens, sequence.num_computed
         if len(path) * size <= known:
             return
         for start, block in zip(range(0, len(path) * size, size), path, strict=True):
@@ -44,18 +61,32 @@ class PrefixReuse:
 
     def reached(self, sequence: Sequence) -> None:
         """A chunk of its prompt is in its slot: keep what is to be kept."""
+        self._try_to_keep(lambda: self._reached(sequence))
+
+    def ended(self, sequence: Sequence, reason: str) -> None:
+        """It ends while it runs: keep what was generated, too. Of a cancelled answer nobody may have seen the last."""
+        self._try_to_keep(lambda: self._ended(sequence, reason))
+
+    def _try_to_keep(self, keep: Callable[[], None]) -> None:
+        """What cannot be kept is not reused: no request fails because of it."""
+        try:
+            with execution_errors("Keeping a prefix"):
+                keep()
+        except ExecutionError as error:
+            _log.warning("%s It is not reused.", error)
+
+    def _reached(self, sequence: Sequence) -> None:
         if self._states is None:
             if sequence.num_computed == len(sequence.tokens):
-                self._store(sequence, self._scheduler.reusable(sequence))
-        elif sequence.num_computed in sequence.checkpoint_positions and self._scheduler.intact(sequence):
+                self._store(sequence, self._scheduler.prefixes.reusable(sequence))
+        elif sequence.num_computed in sequence.checkpoint_positions and self._scheduler.prefixes.intact(sequence):
             if sequence.num_computed == sequence.checkpoint_positions[-1]:
                 self._keep(sequence)
             self._store(sequence, sequence.num_computed)
 
-    def ended(self, sequence: Sequence, reason: str) -> None:
-        """It ends while it runs: keep what was generated, too. Of a cancelled answer nobody may have seen the last."""
+    def _ended(self, sequence: Sequence, reason: str) -> None:
         if self._states is None:
-            self._store(sequence, self._scheduler.reusable(sequence))
+            self._store(sequence, self._scheduler.prefixes.reusable(sequence))
         elif reason != "cancelled":
             self._keep(sequence)
 

@@ -66,11 +66,3 @@ class Sequence:
     def positions(self) -> int:
         """Positions of the cache that it needs at most: the last generated token is never fed back."""
         return max(self.prompt_length, self.max_len - 1)
-
-
-def common_prefix(left: list[int], right: list[int], limit: int) -> int:
-    """How many leading tokens the two lists share, at most `limit`; ids are compared, never hashes."""
-    limit = max(0, min(limit, len(left), len(right)))
-    if left[:limit] == right[:limit]:
-        return limit
-    return next(index for index in range(limit) if left[index] != right[index])

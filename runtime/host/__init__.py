@@ -1,1 +1,1 @@
-"""This machine: memory, cores, packages, and what fits on it."""
+"""This machine: memory, cores, packages, units."""

@@ -3,15 +3,12 @@
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-import numpy as np
-import numpy.typing as npt
-
 from ..bundle.manifest import Graph
 from ..bundle.tensor_specs import cache_pairs, state_pairs
-from .session import onnxruntime, translated
+from .session import translated
+from .transfers import FloatArray, IntArray, Transfers, element_type
 
-IntArray = npt.NDArray[np.integer[Any]]
-FloatArray = npt.NDArray[np.floating[Any]]
+__all__ = ["Binding", "BindingKey", "FloatArray", "IntArray"]
 
 
 @dataclass(frozen=True)
@@ -57,7 +54,8 @@ class Binding:
         memory: the cache tensors, in the order of `cache_pairs`.
         states: the state tensors, in the order of `state_pairs`.
         span: the slots, and the places of their states.
-        logits: [outputs, vocab], contiguous; every run overwrites it.
+        transfers: how inputs get there and logits come back.
+        logits: [outputs, vocab], of `transfers.logits`; every run overwrites it.
     """
 
     def __init__(
@@ -67,50 +65,44 @@ class Binding:
         memory: CacheMemory,
         states: PlaceMemory,
         span: BindingKey,
+        transfers: Transfers,
         logits: FloatArray,
     ) -> None:
         self._session = session
         self._names: dict[str, str] = {port.role: port.name for port in graph.inputs}
-        self.on_host = memory.device == "cpu"
-        self._held: dict[str, Any] = {}  # what the binding points into must outlive it
         with translated("binding the cache"):
             self._binding = session.io_binding()
             self._bind_cache(graph, memory, span)
             self._bind_states(graph, memory.device, states, span)
+        self._ports = transfers.ports(self._binding)
         self._logits = next(port.name for port in graph.outputs if port.role == "logits")
         self.set_logits(logits)
 
     def set_input(self, role: str, array: IntArray) -> None:
-        """Bind one small host array; on CPU, later changes of the array are seen by later runs."""
-        self._held[role] = array
+        """Bind one small host array; later changes of its values are seen by later runs."""
         with translated(f"binding {role}"):
-            if self.on_host:
-                value = onnxruntime().OrtValue.ortvalue_from_numpy(array)
-                self._binding.bind_ortvalue_input(self._names[role], value)
-            else:
-                self._binding.bind_cpu_input(self._names[role], array)  # copied to the device now
+            self._ports.set_input(self._names[role], role, array)
 
     def set_logits(self, logits: FloatArray) -> None:
         """Bind where the logits go, contiguous host memory."""
         assert logits.flags.c_contiguous
-        self._held["logits"] = logits
         with translated("binding the logits"):
-            self._binding.bind_ortvalue_output(self._logits, onnxruntime().OrtValue.ortvalue_from_numpy(logits))
+            self._ports.set_logits(self._logits, logits)
 
     def run(self, options: Any = None) -> None:
         """Run the graph on what is bound."""
         with translated("running a step"):
-            self._session.run_with_iobinding(self._binding, options)
+            self._ports.run(self._session, options)
 
     def _bind_cache(self, graph: Graph, memory: CacheMemory, span: BindingKey) -> None:
         for index, (past, present) in enumerate(cache_pairs(graph.inputs, graph.outputs)):
             shape, pointer = memory.shape(index, span.slots), memory.pointer(index, span.first)
-            state_slot = (memory.device, 0, np.dtype(past.dtype), shape, pointer)
-            self._binding.bind_input(past.name, *state_slot)
-            self._binding.bind_output(present.name, *state_slot)
+            place = (memory.device, 0, element_type(past.dtype), shape, pointer)
+            self._binding.bind_input(past.name, *place)
+            self._binding.bind_output(present.name, *place)
 
     def _bind_states(self, graph: Graph, device: str, states: PlaceMemory, span: BindingKey) -> None:
         for index, (past, present) in enumerate(state_pairs(graph.inputs, graph.outputs)):
-            about = (device, 0, np.dtype(past.dtype), (span.slots, *past.shape[1:]))
+            about = (device, 0, element_type(past.dtype), (span.slots, *past.shape[1:]))
             self._binding.bind_input(past.name, *about, states.pointer(index, span.reads))
             self._binding.bind_output(present.name, *about, states.pointer(index, span.writes))

@@ -1,23 +1,19 @@
 """Steps on ONNX Runtime: prefill a chunk of one slot, or decode one token for many, in place on one cache."""
 
+import functools
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
 from ..bundle.bundle import Bundle
-from ..bundle.manifest import Graph, Manifest
-from ..bundle.tensor_specs import cache_pairs
-from ..cache.host import Array, CacheSlots, CacheTensor, GrowingSlots, PagedSlots
-from ..cache.layout import STATE_COPIES
-from ..cache.pages import pages_supported
-from ..cache.recurrent import RecurrentStateCache, state_slots_of
-from ..cache.state_memory import HostStates, StateMemory, StateTensor
+from ..bundle.kv_layout import STATE_COPIES
+from ..cache.host import Array
+from ..cache.recurrent import RecurrentStateCache
 from ..errors import ExecutionError
+from .batch_invariance import invariant_splits
 from .binding import BindingKey, FloatArray, IntArray
-from .graph import BoundStep, GraphSession
-from .interruption import Interruptible
-from .invariant_splits import invariant_splits
+from .graph import BoundStep, GraphSession, Interruptible
+from .memory import allocate, closing_on_error, open_device, zeros_of
 from .runner_protocol import MAX_REWIND, MAX_SCORED
 from .session import ProviderName
 
@@ -31,6 +27,7 @@ class OnnxExecutor:
         slots: slots of the cache.
         context: most tokens of one slot; None is the model's context length.
         threads: threads inside one step.
+        kv_memory: bytes for keys, values and states on a GPU; None is a share of what is free there.
         two_sessions: load decode.onnx too, instead of running decode steps on prefill.onnx. Measured on SmolLM2 fp32,
             interleaved: the same speed within noise (batch 1 46.6 against 51.0 ms, batch 8 68.8 against 69.0 ms), the
             same logits bit for bit, and 1,304 MB resident instead of 685: each session packs the weights for itself.
@@ -45,30 +42,40 @@ class OnnxExecutor:
         context: int | None = None,
         threads: int | None = None,
         two_sessions: bool = False,
+        kv_memory: int | None = None,
     ) -> None:
         manifest = bundle.manifest
         self.slots = slots
         self.vocab_size = manifest.architecture.vocab_size
         self.bytes_per_token = manifest.kv_cache.bytes_per_token
-        self.capacity = min(context or manifest.architecture.context_length, manifest.architecture.context_length)
-        graphs = manifest.graphs
-        self._prefill = GraphSession(bundle.folder, graphs.prefill, provider, threads)
-        self._decode = GraphSession(bundle.folder, graphs.decode, provider, threads) if two_sessions else self._prefill
-        tensors = cache_tensors(manifest)
+        context = min(context or manifest.architecture.context_length, manifest.architecture.context_length)
         self._query_blocks = frozenset(2 * layer.head_dim for layer in manifest.architecture.layers)
-        self._windowed = any(tensor.window is not None for tensor in tensors)
-        self.memory = _allocate(tensors, slots, self.capacity, provider)
-        states = state_tensors(manifest)
+        self._windowed = any(layer.window is not None for layer in manifest.architecture.layers)
+        device = open_device(provider)
+        with closing_on_error(device):
+            graphs, stream = manifest.graphs, None if device is None else device.stream
+            self._prefill = GraphSession(bundle.folder, graphs.prefill, provider, threads, stream)
+            decode = GraphSession(bundle.folder, graphs.decode, provider, threads, stream) if two_sessions else None
+            self._decode = decode or self._prefill
+            self._memory = allocate(manifest, slots, context, device, kv_memory)
+            self._new_logits = functools.partial(zeros_of, self._memory.transfers, manifest)
+            self._logits = self._new_logits(slots)
+        self.memory, self.capacity = self._memory.slots, self._memory.capacity
         self.state_bytes = STATE_COPIES * manifest.state_bytes
-        self.states = RecurrentStateCache(_allocate_states(states, state_slots_of(slots), provider), slots)
-        self._logits = np.zeros((slots, self.vocab_size), _logits_type(graphs.prefill))
+        self.states = RecurrentStateCache(self._memory.states, slots)
         self.can_give_all_logits = True
-        self.can_batch_prefill = self._prefill.has_counts and not states
+        self.can_batch_prefill = self._prefill.has_counts and not manifest.state_bytes
         self._scores: FloatArray | None = None
         self._firsts: FloatArray | None = None  # logits of prefill_batch
         self._bindings: dict[tuple[str, BindingKey], BoundStep] = {}
         self._generation = self.memory.generation
         self._interruptible = Interruptible()
+
+    @property
+    def kv_budget(self) -> int | None:
+        """Bytes that keys, values and states take at most on a GPU; None where the caller's budget decides."""
+        token = self.capacity * self.bytes_per_token
+        return None if self._memory.device is None else self.slots * (token + self.state_bytes)
 
     def prefill(self, slot: int, past: int, ids: IntArray) -> FloatArray:
         """Put `ids` [n] at positions `past …` of the slot; returns the logits [vocab] after the last of them."""
@@ -95,7 +102,7 @@ class OnnxExecutor:
         """Put `chunks[i]` at positions `pasts[i] …` of slot `first + i`, together; returns the logits [n, vocab]."""
         assert self.can_batch_prefill
         if self._firsts is None:
-            self._firsts = np.zeros_like(self._logits)
+            self._firsts = self._new_logits(self.slots)
         logits = self._firsts[: len(chunks)]
         ends = [invariant_splits(len(chunk), self._query_blocks)[0] for chunk in chunks]
         if max(pasts) + max(ends) > self.capacity:  # padding has no room: one by one
@@ -109,7 +116,7 @@ class OnnxExecutor:
 
     def _prefill_heads(self, first: int, pasts: Sequence[int], chunks: Sequence[IntArray], logits: FloatArray) -> None:
         self._reserve(max(pasts) + max(map(len, chunks)))
-        step = BoundStep(self._prefill, self.memory, self.states.memory, BindingKey(first, len(chunks)), logits)
+        step = BoundStep(self._prefill, self._memory, BindingKey(first, len(chunks)), logits)
         step.set_chunks(np.array(pasts), chunks)
         step.run(None)
         for index, (past, chunk) in enumerate(zip(pasts, chunks, strict=True)):
@@ -145,7 +152,7 @@ class OnnxExecutor:
         assert self.can_give_all_logits
         assert len(ids) <= MAX_SCORED
         if self._scores is None:
-            self._scores = np.zeros((MAX_SCORED, self.vocab_size), self._logits.dtype)
+            self._scores = self._new_logits(MAX_SCORED)
         start = 0
         for stop in invariant_splits(len(ids), self._query_blocks):
             intermediate = stop < len(ids)
@@ -197,8 +204,7 @@ class OnnxExecutor:
         """Release sessions and memory; the executor cannot be used afterwards."""
         self._bindings.clear()
         del self._prefill, self._decode
-        self.memory.close()
-        self.states.memory.close()
+        self._memory.close()
 
     def _evict_window(self, slot: int, before: int, after: int) -> None:
         if self._windowed:  # what a rejected draft may still need is kept
@@ -211,7 +217,7 @@ class OnnxExecutor:
         if key not in self._bindings:
             loaded = self._decode if role == "decode" else self._prefill
             logits = self._logits[: span.slots]
-            self._bindings[key] = BoundStep(loaded, self.memory, self.states.memory, span, logits)
+            self._bindings[key] = BoundStep(loaded, self._memory, span, logits)
             if role == "prefill_without_logits":
                 self._bindings[key].want_all(self._logits[:0])
         return self._bindings[key]
@@ -223,39 +229,3 @@ class OnnxExecutor:
         if self._generation != self.memory.generation:  # the cache moved: every binding points into freed memory
             self._bindings.clear()
             self._generation = self.memory.generation
-
-
-def cache_tensors(manifest: Manifest) -> list[CacheTensor]:
-    """The cache tensors of a bundle in the order of `cache_pairs`: all keys, then all values."""
-    windows = [layer.window for layer in manifest.architecture.layers] * 2
-    pairs = list(cache_pairs(manifest.graphs.prefill.inputs, manifest.graphs.prefill.outputs))
-    return [
-        CacheTensor(past.name, int(past.shape[1]), int(past.shape[3]), np.dtype(past.dtype), window)
-        for (past, _), window in zip(pairs, windows, strict=True)
-    ]
-
-
-def state_tensors(manifest: Manifest) -> list[StateTensor]:
-    """The states of a bundle, of one sequence, in the order of its ports."""
-    ports = (port for port in manifest.graphs.prefill.inputs if port.role == "past_state")
-    return [StateTensor(port.name, tuple(int(size) for size in port.shape[1:])) for port in ports]
-
-
-def _allocate(tensors: list[CacheTensor], slots: int, capacity: int, provider: ProviderName) -> CacheSlots:
-    if provider == "cuda":
-        from ..cache.cuda import CudaSlots
-
-        return CudaSlots(tensors, slots, capacity)
-    return PagedSlots(tensors, slots, capacity) if pages_supported() else GrowingSlots(tensors, slots, capacity)
-
-
-def _allocate_states(tensors: list[StateTensor], state_slots: int, provider: ProviderName) -> StateMemory:
-    if provider == "cuda" and tensors:
-        from ..cache.cuda_states import CudaStates
-
-        return CudaStates(tensors, state_slots)
-    return HostStates(tensors, state_slots)
-
-
-def _logits_type(graph: Graph) -> np.dtype[Any]:
-    return np.dtype(next(port.dtype for port in graph.outputs if port.role == "logits"))

@@ -1,5 +1,6 @@
 """A graph that is loaded, and a step of it: what is bound for good, and what changes between two runs."""
 
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -7,31 +8,36 @@ from typing import Any
 import numpy as np
 
 from ..bundle.manifest import Graph
-from .binding import Binding, BindingKey, CacheMemory, FloatArray, IntArray, PlaceMemory
-from .session import ProviderName, check_session, open_session, require_query_seqlens
+from ..errors import ExecutionError
+from .binding import Binding, BindingKey, FloatArray, IntArray
+from .memory import StepMemory
+from .runner_protocol import StepInterrupted
+from .session import ProviderName, check_session, onnxruntime, open_session, require_query_seqlens
 
 
 class GraphSession:
     """A session and its ports."""
 
-    def __init__(self, folder: Path, graph: Graph, provider: ProviderName, threads: int | None) -> None:
+    def __init__(
+        self, folder: Path, graph: Graph, provider: ProviderName, threads: int | None, stream: int | None = None
+    ) -> None:
         self.graph = graph
         roles = {port.role for port in graph.inputs}
         self.has_index, self.has_counts = "logits_index" in roles, "query_seqlens" in roles
         if self.has_counts:
             require_query_seqlens(folder)
-        self.session = open_session(folder / graph.file, provider, threads)
+        self.session = open_session(folder / graph.file, provider, threads, stream=stream)
         check_session(self.session, graph)
 
 
 class BoundStep:
-    """A binding with its small inputs. On CPU they are bound once and only overwritten between two runs."""
+    """A binding with its small inputs, which are bound once and only overwritten between two runs."""
 
-    def __init__(
-        self, loaded: GraphSession, memory: CacheMemory, states: PlaceMemory, span: BindingKey, logits: FloatArray
-    ) -> None:
+    def __init__(self, loaded: GraphSession, memory: StepMemory, span: BindingKey, logits: FloatArray) -> None:
         self.logits, count = logits, span.slots
-        self._binding = Binding(loaded.session, loaded.graph, memory, states, span, logits)
+        self._binding = Binding(
+            loaded.session, loaded.graph, memory.slots, memory.states, span, memory.transfers, logits
+        )
         self.inputs: dict[str, IntArray] = {
             "input_ids": np.zeros((count, 1), np.int64),
             "seqlens_k": np.zeros(count, np.int32),
@@ -80,7 +86,28 @@ class BoundStep:
 
     def run(self, options: Any) -> None:
         """Run what is bound."""
-        if not self._binding.on_host:
-            for role, array in self.inputs.items():
-                self._binding.set_input(role, array)
         self._binding.run(options)
+
+
+class Interruptible:
+    """`with` this around a run; `interrupt` from another thread then stops exactly that run."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._options: Any = None
+
+    def __enter__(self) -> Any:
+        with self._lock:
+            self._options = onnxruntime().RunOptions()
+            return self._options
+
+    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
+        with self._lock:
+            options, self._options = self._options, None
+        if isinstance(error, ExecutionError) and options.terminate:
+            raise StepInterrupted from error
+
+    def interrupt(self) -> None:
+        with self._lock:
+            if self._options is not None:
+                self._options.terminate = True

@@ -13,6 +13,7 @@ from typing import Protocol, cast
 from ..cache.host import Array
 from .binding import FloatArray, IntArray
 
+MIN_CHUNK = 2  # tokens; a chunk of one takes the decode kernel, whose last bit may differ
 MAX_SCORED = 65  # positions whose logits are held at the same time
 MAX_REWIND = 64  # tokens that a sequence may go back after a step: a draft that is not accepted
 
@@ -32,7 +33,7 @@ class ModelRunner(Protocol):
         capacity: most tokens of one slot.
         vocab_size: width of the logits.
         bytes_per_token: what one token of the cache costs.
-        can_score: whether `score` works.
+        can_give_all_logits: whether `all_logits` works.
     """
 
     slots: int

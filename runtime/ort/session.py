@@ -2,6 +2,7 @@
 
 import functools
 import importlib
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -10,12 +11,24 @@ from typing import Any, Literal
 from ..bundle.bundle import Bundle
 from ..bundle.manifest import Graph
 from ..bundle.tensor_specs import TensorSpec
-from ..errors import BundleError, ExecutionError, ManifestError, MissingDependencyError, ProviderError
+from ..errors import (
+    BundleError,
+    DeviceLostError,
+    DeviceMemoryError,
+    ExecutionError,
+    ManifestError,
+    MissingDependencyError,
+    OnnxlmError,
+    ProviderError,
+)
 from .cuda_check import missing_for_cuda
 
 ProviderName = Literal["cpu", "cuda"]
 PROVIDERS: dict[str, str] = {"cpu": "CPUExecutionProvider", "cuda": "CUDAExecutionProvider"}
+_SILENT = 4  # what is an error in a session is raised, too
 _QUIET = 3  # errors only: warnings about initializers and cores are not for our users
+_OUT_OF_MEMORY = ("out of memory", "Failed to allocate memory", "CUBLAS_STATUS_ALLOC_FAILED")
+_CUDA_FAILURES = ("CUDA failure", "CUDA error", "CUBLAS failure", "CUBLAS_STATUS_", "CUDNN failure")
 _ELEMENT_TYPES = {
     "tensor(float)": "float32", "tensor(float16)": "float16", "tensor(bfloat16)": "bfloat16", "tensor(int64)": "int64",
     "tensor(int32)": "int32", "tensor(int8)": "int8", "tensor(uint8)": "uint8",
@@ -68,7 +81,11 @@ def require_provider(provider: ProviderName) -> None:
 
 
 def open_session(
-    path: Path, provider: ProviderName = "cpu", threads: int | None = None, settings: dict[str, str] | None = None
+    path: Path,
+    provider: ProviderName = "cpu",
+    threads: int | None = None,
+    settings: dict[str, str] | None = None,
+    stream: int | None = None,
 ) -> Any:
     """Load one ONNX file.
 
@@ -77,6 +94,7 @@ def open_session(
         provider: where it runs.
         threads: threads inside one run; None is the number of physical cores.
         settings: further entries of ONNX Runtime's session configuration.
+        stream: the CUDA stream to compute on; None is one of the session's own.
 
     Raises:
         ExecutionError: ONNX Runtime refuses the file.
@@ -84,14 +102,16 @@ def open_session(
     """
     module = onnxruntime()
     options = module.SessionOptions()
-    options.log_severity_level = _QUIET
+    options.log_severity_level = _SILENT
     options.intra_op_num_threads = threads or 0
     options.enable_mem_pattern = False  # a plan per input shape would be kept for every prompt length ever seen
     for key, value in (settings or {}).items():
         options.add_session_config_entry(key, value)
-    with translated(f"loading {path}"):
-        session = module.InferenceSession(str(path), options, providers=_provider_list(provider))
-    session.disable_fallback()
+    if provider == "cuda":  # else the weights stay in an arena, whose regions are as large as its largest request
+        options.add_session_config_entry("session.use_device_allocator_for_initializers", "1")
+    providers = _provider_list(provider, stream)
+    with translated(f"loading {path}"):  # without enable_fallback=0 a failure prints, and the CPU takes over
+        session = module.InferenceSession(str(path), options, providers=providers, enable_fallback=0)
     if PROVIDERS[provider] not in session.get_providers():
         raise ProviderError(f"provider={provider!r} did not start for {path}; run `onnxlm doctor` to see why.")
     return session
@@ -102,10 +122,22 @@ def translated(doing: str) -> Iterator[None]:
     """Turn whatever ONNX Runtime raises into ExecutionError; its exceptions share no base but Exception."""
     try:
         yield
-    except (MemoryError, KeyboardInterrupt):
+    except (MemoryError, KeyboardInterrupt, OnnxlmError):
         raise
     except Exception as error:  # the border: pybind classes derive from Exception alone
-        raise ExecutionError(f"ONNX Runtime failed while {doing}: {_first_line(error)}") from error
+        raise _ours(doing, error) from error
+
+
+def _ours(doing: str, error: Exception) -> ExecutionError:
+    """What went wrong, by what the CUDA provider writes: it has no codes of its own."""
+    text = str(error)
+    cuda = re.search(r"(?:CUDA|CUBLAS|CUDNN) (?:failure|error) [^;]*|Failed to allocate memory[^;\n]*", text)
+    message = f"ONNX Runtime failed while {doing}: {cuda[0].strip() if cuda else _first_line(error)}"
+    if any(words in text for words in _OUT_OF_MEMORY):
+        return DeviceMemoryError(f"{message}. Lower --kv-memory, --max-concurrency or --prefill-chunk.")
+    if any(words in text for words in _CUDA_FAILURES):
+        return DeviceLostError(f"{message}. This process cannot use the GPU any more: restart it.")
+    return ExecutionError(message)
 
 
 def check_session(session: Any, graph: Graph) -> None:
@@ -132,11 +164,14 @@ def require_query_seqlens(where: Path) -> None:
         )
 
 
-def _provider_list(provider: ProviderName) -> list[Any]:
+def _provider_list(provider: ProviderName, stream: int | None) -> list[Any]:
     if provider == "cpu":
         return [PROVIDERS["cpu"]]
     # The arena must grow by what is asked for: doubling it would take the memory that keys and values need.
-    return [(PROVIDERS["cuda"], {"arena_extend_strategy": "kSameAsRequested"}), PROVIDERS["cpu"]]
+    settings = {"arena_extend_strategy": "kSameAsRequested"}
+    if stream is not None:
+        settings["user_compute_stream"] = str(stream)
+    return [(PROVIDERS["cuda"], settings), PROVIDERS["cpu"]]
 
 
 def _check_side(file: str, kind: str, actual: Sequence[Any], ports: Sequence[TensorSpec]) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import ExecutionError, MissingDependencyError, OptionError
-from ..option_checks import integer
+from ..options import integer
 
 if TYPE_CHECKING:
     from starlette.applications import Starlette

@@ -15,6 +15,8 @@ import numpy as np
 import numpy.typing as npt
 
 from ..errors import ExecutionError, MissingDependencyError, RequestError
+from .lazy import Beginning, LazyConstraint
+from .schema import closed
 
 if TYPE_CHECKING:
     from ..text.tokenizer import Tokenizer
@@ -36,6 +38,9 @@ class StructuredOutput:
         regex: text that matches as a whole; without look-around and back-references.
         lark: text of this grammar in llguidance's dialect of Lark, whose start rule is `start`.
         choice: one of these texts.
+        beginning: when it begins to hold, beside the kinds above: after a thought, or behind a mark; None is at once.
+
+    Objects have the keys that their schema names, unless it opens them (see `schema`).
 
     Raises:
         RequestError: none or several are given, or one is malformed.
@@ -50,6 +55,7 @@ class StructuredOutput:
     regex: str | None = None
     lark: str | None = None
     choice: Sequence[str] | None = None
+    beginning: Beginning | None = None
 
     def __post_init__(self) -> None:
         given = [kind for kind in _KINDS if getattr(self, kind) not in (None, False)]
@@ -91,7 +97,7 @@ class Grammars:
         with self._lock, suppress(RequestError, MissingDependencyError):
             _ = self._vocabulary
 
-    def constraint(self, wanted: StructuredOutput) -> "GrammarConstraint":
+    def constraint(self, wanted: StructuredOutput) -> "GrammarConstraint | LazyConstraint":
         """The constraint for one answer, at its beginning.
 
         Raises:
@@ -100,7 +106,14 @@ class Grammars:
         """
         with self._lock:
             matcher = self._compiled(wanted.kind, wanted.source)
-            return GrammarConstraint(matcher.deep_copy(), self._vocab_size, self._eos_ids)
+
+        def begun() -> GrammarConstraint:
+            with self._lock:
+                return GrammarConstraint(matcher.deep_copy(), self._vocab_size, self._eos_ids)
+
+        if wanted.beginning is not None:
+            return LazyConstraint(wanted.beginning, begun, self._tokenizer)
+        return begun()
 
     def _compile(self, kind: str, source: str) -> Any:
         matcher = _llguidance().LLMatcher(self._vocabulary, _grammar(kind, source), log_level=0)
@@ -151,6 +164,10 @@ class GrammarConstraint:
         """
         self._matcher.consume_token(token_id)
         self._require_health()
+
+    def accepts(self, token_ids: Sequence[int]) -> bool:
+        """Advance by tokens that were written before the grammar began; False if it does not allow them."""
+        return int(self._matcher.try_consume_tokens(list(token_ids))) == len(token_ids)
 
     def _require_health(self) -> None:
         if self._matcher.is_error():
@@ -203,7 +220,7 @@ def _grammar(kind: str, source: str) -> str:
     elif kind == "choice":
         grammar = matcher.grammar_from_lark("start: " + " | ".join(json.dumps(text) for text in json.loads(source)))
     else:
-        schema = source if kind == "json_schema" else '{"type": "object"}'
+        schema = json.dumps(closed(json.loads(source))) if kind == "json_schema" else '{"type": "object"}'
         grammar = matcher.grammar_from_json_schema(schema, overrides=JSON_OPTIONS)
     return grammar
 

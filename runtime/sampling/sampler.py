@@ -24,8 +24,8 @@ _SEED_BITS = 53  # an answer reports its seed in JSON, whose readers may hold in
 class TokenConstraint(Protocol):
     """What may come next, decided token by token; structured output implements it."""
 
-    def allowed(self) -> npt.NDArray[np.bool_]:
-        """[vocab]: True where the token may come next."""
+    def allowed(self) -> npt.NDArray[np.bool_] | None:
+        """[vocab]: True where the token may come next; None where every token may."""
 
     def advance(self, token_id: int) -> None:
         """The token was chosen."""
@@ -98,7 +98,8 @@ class Sampler:
 
     def _processed(self, raw: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
         too_early = bool(self._stop_ids.size) and self._generated < self.params.min_tokens
-        if not (self._bias[0].size or self._penalties or too_early or self._constraint):
+        mask = self._constraint.allowed() if self._constraint else None
+        if not (self._bias[0].size or self._penalties or too_early or mask is not None):
             return raw
         scores = raw.copy()
         scores[self._bias[0]] += self._bias[1]
@@ -106,8 +107,8 @@ class Sampler:
             self._penalties.apply(scores)
         if too_early:
             scores[self._stop_ids] = -np.inf
-        if self._constraint:
-            scores[~self._constraint.allowed()] = -np.inf
+        if mask is not None:
+            scores[~mask] = -np.inf
         if scores.max() == -np.inf:
             raise ExecutionError("No token is allowed next: the request's constraints contradict each other here.")
         return scores

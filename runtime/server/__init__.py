@@ -1,10 +1,10 @@
-"""An OpenAI-compatible HTTP server over the engine: `onnxlm serve`. Needs the extra `serve`.
+"""An HTTP server over the engine: `onnxlm serve`. Needs the extra `serve`.
 
-app.py              every route, and what stands before them
-service.py          what the routes share: models, limits, figures
-turnstile.py        a crowd comes in a few at a time
-generation_endpoint.py   one request from its body to its last byte; the routes differ in their job
-chat_request.py     messages → a request for the engine
-chat_job.py, response_job.py, completion_job.py   body → request, and the shape of the answer
-process.py          the uvicorn process: signals, draining; log_thread.py writes its log
+process.py    the uvicorn process: signals, draining; logging.py writes its log
+app.py        every route, and what stands before them: auth.py, throttle.py
+state.py      what the routes share: models, limits.py, metrics.py, health.py
+openai/       completions, chat, responses: endpoint.py takes a request from its body to its last byte,
+              and the routes differ in their builder
+anthropic/    the Messages API, and ollama/ Ollama's, over the same builders
+page/         the page to chat at
 """

@@ -10,7 +10,13 @@ from starlette.middleware import Middleware
 from starlette.routing import Route
 
 from ..client import Model
+from .anthropic.builder import MessageBuilder
+from .anthropic.builder import error_body as anthropic_error
+from .anthropic.count import TokenCount
 from .auth import OPEN_PATHS, KeyGuard, OriginGuard
+from .ollama.builder import OllamaChatBuilder, generation
+from .ollama.builder import error_body as ollama_error
+from .ollama.routes import OllamaRoutes
 from .openai.chat import ChatBuilder
 from .openai.completions import CompletionBuilder
 from .openai.endpoint import GenerationEndpoint
@@ -47,6 +53,9 @@ def create_app(models: Mapping[str, Model], options: ServerOptions | None = None
         Route("/v1/responses/{id}", stored.response, methods=["GET"]),
         Route("/v1/responses/{id}", stored.delete, methods=["DELETE"]),
         Route("/v1/responses/{id}/input_items", stored.input_items),
+        Route("/v1/messages", GenerationEndpoint(service, MessageBuilder.of, anthropic_error), methods=["POST"]),
+        Route("/v1/messages/count_tokens", TokenCount(service).answer, methods=["POST"]),
+        *_ollama_routes(service),
         Route("/v1/models", status.models),
         Route("/v1/models/{name:path}", status.model),
         Route("/tokenize", tokens.tokenize, methods=["POST"]),
@@ -66,6 +75,19 @@ def create_app(models: Mapping[str, Model], options: ServerOptions | None = None
     )
     app.state.service = service
     return app
+
+
+def _ollama_routes(service: AppState) -> list[Route]:
+    ollama = OllamaRoutes(service)
+    chat = GenerationEndpoint(service, OllamaChatBuilder.of_chat, ollama_error)
+    return [
+        Route("/api/chat", chat, methods=["POST"]),
+        Route("/api/generate", GenerationEndpoint(service, generation, ollama_error), methods=["POST"]),
+        Route("/api/tags", ollama.tags),
+        Route("/api/ps", ollama.running),
+        Route("/api/show", ollama.show, methods=["POST"]),
+        Route("/api/version", ollama.version),
+    ]
 
 
 def _guards(options: ServerOptions) -> list[Middleware]:

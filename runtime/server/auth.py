@@ -52,7 +52,7 @@ class KeyGuard:
             return
         refusal = ApiError(
             401,
-            "An API key is needed: send it as `Authorization: Bearer KEY`.",
+            "An API key is needed: send it as `Authorization: Bearer KEY` or `x-api-key: KEY`.",
             "authentication_error",
             code="invalid_api_key",
             headers={"www-authenticate": 'Basic realm="onnxlm", charset="UTF-8"'},
@@ -104,7 +104,10 @@ def _same_origin(origin: str, host: str) -> bool:
 
 
 def _sent_key(scope: Scope) -> str | None:
-    kind, _, value = Headers(scope=scope).get("authorization", "").partition(" ")
+    headers = Headers(scope=scope)
+    if own := headers.get("x-api-key"):  # as Anthropic's clients send it
+        return own.strip()
+    kind, _, value = headers.get("authorization", "").partition(" ")
     if kind.lower() == "bearer":
         return value.strip()
     if kind.lower() != "basic":

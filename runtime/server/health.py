@@ -1,9 +1,11 @@
-"""Whether an engine lives: it has stopped, or stands still although it has work."""
+"""Whether an engine lives: it has stopped, stands still although it has work, or fails at everything."""
 
 import time
 from collections.abc import Callable
 
 from ..engine.engine import EngineStats
+
+FAILURES = 5  # answers in a row that failed, from which on it is the engine's fault and not the requests'
 
 
 class Heartbeat:
@@ -30,8 +32,12 @@ class Heartbeat:
     def observe(self) -> str | None:
         """What is wrong with the engine, or None."""
         stats = self._stats()
+        if stats.lost is not None:
+            return stats.lost
         if not stats.alive:
             return "the engine has stopped"
+        if stats.failures_in_a_row >= FAILURES:
+            return f"the last {stats.failures_in_a_row} requests failed"
         if not (stats.running or stats.waiting):
             self._seen = None
             return None

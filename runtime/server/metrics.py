@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
+from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessCollector, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
@@ -21,6 +21,7 @@ class Metrics:
     def __init__(self, engines: Mapping[str, Callable[[], EngineStats]]) -> None:
         self._registry = CollectorRegistry()
         self._registry.register(_Engines(engines))
+        ProcessCollector(registry=self._registry)  # process_*: memory, CPU time, open files
         self._success = Counter(
             "onnxlm_request_success",
             "Answers that ended, by reason.",
@@ -94,7 +95,7 @@ class _Engines(Collector):
 
 _Reading = tuple[str, str, Callable[[EngineStats], float]]
 _GAUGES: tuple[_Reading, ...] = (
-    ("num_requests_running", "Answers that have a row.", lambda s: s.running),
+    ("num_requests_running", "Answers that have a slot.", lambda s: s.running),
     ("num_requests_waiting", "Answers that wait for one.", lambda s: s.waiting),
     ("kv_cache_usage_perc", "Share of the KV memory in use, from 0 to 1.", lambda s: kv_usage(s)),
 )

@@ -1,9 +1,10 @@
 """What an operator may choose about the server, beside the engine's options. Frozen and validated."""
 
 from dataclasses import dataclass
+from typing import Literal
 
 from ..errors import OptionError
-from ..option_checks import integer, real
+from ..options import integer, one_of, real
 
 _MOST_SECONDS = 7 * 86400
 
@@ -23,6 +24,8 @@ class ServerOptions:
         default_max_tokens: most tokens of a chat answer whose request names no limit.
         request_seconds: a request that takes longer ends with an error; None is no limit.
         response_store: bytes of memory for responses of /v1/responses that may be read again and continued; 0 is none.
+        tool_fallback: describe tools in the prompt of models whose template has none.
+        reasoning_format: "auto" separates thoughts from the text, "none" leaves them in it.
         drain_seconds: how long requests may go on after the first SIGTERM.
 
     Raises:
@@ -39,6 +42,8 @@ class ServerOptions:
     default_max_tokens: int = 1024
     request_seconds: float | None = None
     response_store: int = 64 << 20
+    tool_fallback: bool = False
+    reasoning_format: Literal["auto", "none"] = "auto"
     drain_seconds: float = 120.0
 
     def __post_init__(self) -> None:
@@ -52,6 +57,7 @@ class ServerOptions:
         integer("max_body", self.max_body, 1)
         integer("response_store", self.response_store, 0)
         integer("default_max_tokens", self.default_max_tokens, 1)
+        one_of("reasoning_format", self.reasoning_format, ("auto", "none"))
         for name in ("body_seconds", "ping_seconds", "stall_seconds"):
             real(name, getattr(self, name), 0, _MOST_SECONDS, above=True)
         real("drain_seconds", self.drain_seconds, 0, _MOST_SECONDS)

@@ -11,6 +11,7 @@ from types import FrameType
 import uvicorn
 from starlette.applications import Starlette
 
+from ..errors import DeviceLostError
 from .logging import LogThread
 from .request_log import JsonLines
 from .state import AppState
@@ -56,6 +57,8 @@ class DrainingServer(uvicorn.Server):
 
     async def on_tick(self, counter: int) -> bool:
         """Called ten times a second: True when it is time to end."""
+        if self._service.lost is not None and not self._service.admission.inside:
+            return True
         if self._deadline is not None:
             late = time.monotonic() >= self._deadline
             self.force_exit = self.force_exit or late
@@ -69,6 +72,7 @@ def run_server(app: Starlette, host: str, port: int) -> None:
 
     Raises:
         SystemExit: the address cannot be used; uvicorn has logged why.
+        DeviceLostError: a GPU broke. Whoever started the server should start it again.
     """
     config = uvicorn.Config(
         app,
@@ -85,6 +89,8 @@ def run_server(app: Starlette, host: str, port: int) -> None:
     _raise_file_limit()
     sys.setswitchinterval(_SWITCH_SECONDS)
     DrainingServer(config, app.state.service).run()
+    if (lost := app.state.service.lost) is not None:
+        raise DeviceLostError(lost)
 
 
 def _spare_the_collector() -> None:

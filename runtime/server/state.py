@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TypeVar
 
+from ..chat.answer_plan import AnswerPlanner
 from ..chat.template import ChatTemplate
 from ..client import Model
 from ..errors import ChatTemplateError
@@ -31,12 +32,25 @@ class ServedModel:
 
     name: str
     model: Model
+    tool_fallback: bool = False
+    reasoning_format: str = "auto"
     created: int = field(default_factory=lambda: int(time.time()))
 
     @cached_property
     def template(self) -> ChatTemplate:
         """Its chat template; raises ChatTemplateError if it has none."""
-        return ChatTemplate.open(self.model.bundle, self.model.tokenizer)
+        return self.model.chat_template
+
+    @cached_property
+    def planner(self) -> AnswerPlanner:
+        """Plans its answers; raises ChatTemplateError if it has no template."""
+        return AnswerPlanner(
+            self.template,
+            self.model.tokenizer,
+            self.model.compile,
+            tool_fallback=self.tool_fallback,
+            keep_thoughts=self.reasoning_format == "none",
+        )
 
     @cached_property
     def token_texts(self) -> TokenTexts:
@@ -48,7 +62,7 @@ class ServedModel:
         self.model.prepare()
         _ = self.token_texts
         with suppress(ChatTemplateError):
-            _ = self.template
+            _ = self.planner
 
     @property
     def longest(self) -> int:
@@ -71,7 +85,10 @@ class AppState:
     """
 
     def __init__(self, models: Mapping[str, Model], options: ServerOptions) -> None:
-        self.models = {name: ServedModel(name, model) for name, model in models.items()}
+        self.models = {
+            name: ServedModel(name, model, options.tool_fallback, options.reasoning_format)
+            for name, model in models.items()
+        }
         for served in self.models.values():
             served.prepare()
         self.options = options
@@ -127,6 +144,12 @@ class AppState:
         """What is wrong with which model's engine."""
         looks = {name: heartbeat.observe() for name, heartbeat in self.heartbeats.items()}
         return {name: fault for name, fault in looks.items() if fault is not None}
+
+    @property
+    def lost(self) -> str | None:
+        """Why a model's device computes nothing any more, or None: only a new process can use it again."""
+        found = (served.model.engine.stats().lost for served in self.models.values())
+        return next((lost for lost in found if lost is not None), None)
 
     async def watch(self) -> None:
         """Look at the engines for as long as the server runs, so that a stall is noticed when nobody asks."""

@@ -86,8 +86,8 @@ BREAKAGES = [
 
 
 @pytest.mark.parametrize(("damage", "kind", "words"), BREAKAGES)
-def test_a_damaged_bundle_says_how(folder, predicted_kl, kind, words):
-    predicted_kl(folder)
+def test_a_damaged_bundle_says_how(folder, damage, kind, words):
+    damage(folder)
     with pytest.raises(BundleError, match=words) as caught:
         open_bundle(folder)
     assert type(caught.value) is kind

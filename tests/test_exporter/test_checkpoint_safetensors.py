@@ -131,10 +131,10 @@ def test_hash_of_shards_does_not_depend_on_their_names(make_checkpoint):
         ),
     ],
 )
-def test_broken_folders_are_named(make_checkpoint, predicted_kl, message):
+def test_broken_folders_are_named(make_checkpoint, damage, message):
     folder = make_checkpoint(seed=1)
     shard(folder, "model.norm.weight")
-    predicted_kl(folder)
+    damage(folder)
     with pytest.raises(CheckpointError, match=message):
         open_checkpoint(folder)
 

@@ -32,6 +32,14 @@ def test_disk_and_memory_are_said_before_and_compared_behind(tiny_checkpoint, tm
     assert "GB of memory at most (estimated: 0.03 and 0.2" in result.stdout
 
 
+def test_tools_that_cannot_be_called_are_a_warning(make_checkpoint, tmp_path):
+    checkpoint = make_checkpoint()
+    template = "{{ tools | tojson if tools }}{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}"
+    (checkpoint / "chat_template.jinja").write_text(template)
+    result = run(checkpoint, "-o", tmp_path / "bundle", "--verify", "none")
+    assert (result.exit_code, result.stderr.count("warning: Tools: the chat template shows tools")) == (0, 1)
+
+
 def test_plain_rounding_is_another_method(tiny_checkpoint, tmp_path):
     for method in ("search", "rtn"):
         run(tiny_checkpoint, "-o", tmp_path / method, "--quantize", "int4", "--method", method)

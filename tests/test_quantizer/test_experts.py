@@ -141,6 +141,22 @@ def test_experts_that_saw_too_little_are_named(make_family, tmp_path, caplog):
     assert "saw too few tokens" in caplog.text
 
 
+def test_an_expert_that_lacks_tokens_borrows_from_all(make_family, tmp_path):
+    """With one token of its own, a Hessian is nearly that of all the layer's tokens; with many, its own alone."""
+    hessians = collect_hessians(open_bundle(make_family("mixtral")), CHUNKS, tmp_path).experts
+    (seen,) = {id(seen): seen for name, seen in hessians._seen.items() if ".layers.0." in name}.values()
+    site = seen.experts.sites[0]
+    own = seen.rows(site.weight, 0)
+    assert len(own) == seen.tokens()[0] == seen.weight_of(0, site.inputs)
+    chosen, mixing = seen._routes[0]
+    seen._routes[0] = chosen[:1], mixing[:1]
+    assert seen.weight_of(0, site.inputs) == 8
+    x = np.load(seen.files[0]).reshape(-1, site.inputs)
+    alike = np.corrcoef(hessians.read(site.weight, 0).ravel(), (x.T @ x).ravel())[0, 1]
+    assert alike > 0.7
+    assert len(seen.rows(site.weight, 0)) == 1 + site.inputs
+
+
 def test_both_stacks_are_left_out_together(make_family, tmp_path):
     recipe = replace(make_recipe(preset="fast"), exclude=("model.layers.0.mlp.experts.down_proj",))
     tensors = quantize(make_family("mixtral"), tmp_path / "q", recipe).manifest.quantization.tensors

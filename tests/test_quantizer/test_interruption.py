@@ -37,7 +37,7 @@ MeasurementLog.add = told(MeasurementLog.add, "measured")
 quantize(Path(source), Path(target), make_recipe(budget=6.0), text=split("t", np.load(tokens)), progress=progress)
 """
 # During calibration, sensitivity, and GPTQ.
-KILLS = [("calibrating", 1), ("measuring", 3), ("model.", 0), ("model.", 5)]
+KILLS = [("calibrating", 1), ("measuring", 3), ("quantizing", 0), ("quantizing", 5)]
 
 
 def run(*arguments):

@@ -11,6 +11,7 @@ from click.testing import CliRunner
 from runtime.cli.main import COMMANDS, main
 
 ROOT = Path(__file__).parents[2]
+PAGES = [path.relative_to(ROOT).as_posix() for path in sorted((ROOT / "docs").glob("*.md"))]
 
 
 def help_of(*names: str) -> str:
@@ -52,7 +53,9 @@ def test_an_error_of_ours_is_one_line_and_an_exit_code(name, tmp_path):
 
 def documented() -> list[tuple[str, str]]:
     """Every line that starts the command, wherever a user may read it."""
-    texts = {name: (ROOT / name).read_text() for name in ["README.md", "CONTRIBUTING.md", "FORMAT.md", "Makefile"]}
+    texts = {
+        name: (ROOT / name).read_text() for name in ["README.md", "CONTRIBUTING.md", "FORMAT.md", "Makefile", *PAGES]
+    }
     texts |= {f"{name} --help": help_of(name) for name in COMMANDS}
     lines = [(where, line.strip()) for where, text in texts.items() for line in text.splitlines()]
     return [(where, line) for where, line in lines if re.match(r"(\$\(BIN\)/)?onnxlm \w", line)]

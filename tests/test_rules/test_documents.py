@@ -14,7 +14,8 @@ from runtime.bundle.manifest import FORMAT_VERSION, parse_manifest
 from runtime.bundle.tensor_specs import INPUT_ROLES
 
 ROOT = Path(__file__).parents[2]
-DOCUMENTS = ["README.md", "CONTRIBUTING.md", "CHANGELOG.md", "FAMILIES.md", "FORMAT.md"]
+PAGES = sorted(path.relative_to(ROOT).as_posix() for path in (ROOT / "docs").glob("*.md"))
+DOCUMENTS = ["README.md", "CONTRIBUTING.md", "CHANGELOG.md", "FAMILIES.md", "FORMAT.md", *PAGES]
 
 
 def text_of(name: str) -> str:
@@ -48,7 +49,7 @@ def test_the_format_lists_its_versions():
 @pytest.mark.parametrize("name", DOCUMENTS)
 def test_links_between_documents_lead_somewhere(name):
     targets = re.findall(r"\]\((?!https?:)([^)#]+)\)", text_of(name))
-    assert [target for target in targets if not (ROOT / target).exists()] == []
+    assert [target for target in targets if not (ROOT / name).parent.joinpath(target).exists()] == []
 
 
 def test_files_named_in_contributing_exist():
@@ -68,12 +69,27 @@ def test_the_example_of_contributing_is_the_file():
     assert len(content.splitlines()) < 30
 
 
-def test_the_python_of_the_readme_uses_what_there_is():
-    (code,) = blocks("README.md", "python")
-    names = [n for n in ast.walk(ast.parse(code)) if isinstance(n, ast.Attribute) and isinstance(n.value, ast.Name)]
-    used = {n.attr for n in names if n.value.id == "runtime"}
-    assert used == used & set(runtime.__all__)
-    assert {n.attr for n in names if n.value.id == "llm"} <= set(dir(runtime.LLM))
+@pytest.mark.parametrize("name", DOCUMENTS)
+def test_the_python_of_the_documents_uses_what_there_is(name):
+    for code in blocks(name, "python"):
+        tree = ast.parse(code)
+        names = [n for n in ast.walk(tree) if isinstance(n, ast.Attribute) and isinstance(n.value, ast.Name)]
+        assert {n.attr for n in names if n.value.id == "runtime"} <= set(runtime.__all__)
+        assert {n.attr for n in names if n.value.id == "llm"} <= set(dir(runtime.LLM)) | set(dir(runtime.AsyncLLM))
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_a_page_says_what_to_do_next(name):
+    assert re.search(r"^## What to do next$", text_of(name), re.M)
+
+
+def test_every_page_is_in_the_navigation():
+    listed = set(re.findall(r"^ +- (\w+\.md)$", text_of("mkdocs.yml"), re.M))
+    assert {Path(page).name for page in PAGES} == listed
+
+
+def test_the_readme_is_short():
+    assert len(text_of("README.md").split()) < 1000
 
 
 def test_make_targets_of_the_documents_exist():

@@ -4,9 +4,9 @@ import json
 
 from click.testing import CliRunner
 
+from runtime.advice import doctor
+from runtime.advice.doctor import Diagnosis, Provider, diagnose
 from runtime.cli.main import main
-from runtime.host import doctor
-from runtime.host.doctor import Diagnosis, Provider, diagnose
 from runtime.host.machine import Machine, read_bandwidth, this_machine, usable_cores
 from runtime.host.packages import Package, onnxruntime_wheels, packages
 

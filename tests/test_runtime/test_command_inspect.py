@@ -5,6 +5,7 @@ from pathlib import Path
 
 import onnx
 import pytest
+from chat_cases import FOLDER
 from click.testing import CliRunner
 
 from runtime.bundle.bundle import open_bundle, write_manifest
@@ -54,6 +55,15 @@ def test_the_text_says_what_matters(int4_bundle):
     text = inspect(str(int4_bundle))
     for words in ("llama", "bits per weight", "model.layers.*.self_attn.qkv_proj", "2 ×", "KV cache", "not measured"):
         assert words in text
+
+
+def test_how_the_model_calls_tools_and_thinks(tiny_bundle, make_checkpoint, make_bundle):
+    assert "none: the chat template has no tools" in inspect(str(tiny_bundle))
+    checkpoint = make_checkpoint()
+    (checkpoint / "chat_template.jinja").write_text((FOLDER / "qwen3.jinja").read_text(encoding="utf-8"))
+    facts = json.loads(inspect(str(make_bundle(checkpoint)), "--json"))["chat"]
+    assert facts["tool calls"].startswith(repr('<tool_call>\n{"name": "NAME", "arguments": ARGUMENTS}')[:-1])
+    assert facts["thoughts"] == r"'<think>\n' … '\n</think>\n\n'"
 
 
 def test_tensors_lists_every_layer(int4_bundle):

@@ -1,6 +1,5 @@
 """The engine over the synthetic model: whatever happens around a request, its tokens are those of the formula."""
 
-import functools
 import random
 import threading
 import time
@@ -76,14 +75,14 @@ def test_short_prompts_are_prefilled_together(batching_bundle: Path, continuatio
 def burst(llm: LLM, wanted: list[list[int]], **params: int) -> list[Iterator[OutputDelta]]:
     """Streams that the engine admits when all of them wait (or all but the last); nothing slows their prefill down."""
     core, gate = llm.model.engine.core, threading.Event()
-    admit = core._admit
-    core._admit = lambda: admit() if gate.is_set() else None  # type: ignore[method-assign]
-    core.pace.size = lambda *_, **__: 512  # type: ignore[method-assign]
-    *first, last = (functools.partial(llm.stream, ids, SamplingParams(**params)) for ids in wanted)
-    streams = [start() for start in first]
-    wait_until(lambda: len(core.scheduler.waiting) == len(first))
+    prefill = core.executor.prefill
+    core.executor.prefill = lambda *chunk: gate.wait() and prefill(*chunk)  # type: ignore[method-assign]
+    core.policy.size = lambda *_, **__: 512  # type: ignore[method-assign]
+    holding = llm.stream([0, 0], SamplingParams(max_tokens=0))  # nothing is admitted while this one is computed
+    streams = [llm.stream(ids, SamplingParams(**params)) for ids in wanted]
     gate.set()
-    return [*streams, last()]
+    list(holding)
+    return streams
 
 
 class Watched(OnnxExecutor):
@@ -127,8 +126,8 @@ def test_hundreds_of_cancels_at_any_stage_leave_nothing_behind(llm: LLM, continu
     wait_until(lambda: idle(llm))
     scheduler = llm.model.engine.core.scheduler
     assert seen == continuation([1, 2, 3], 200)
-    assert scheduler.pool.free + scheduler.warm.blocks == scheduler.pool.total
-    assert (threading.active_count(), llm.model.engine.core.answers) == (threads, {})
+    assert scheduler.pool.free + scheduler.cached.blocks == scheduler.pool.total
+    assert (threading.active_count(), llm.model.engine.core.requests.answers) == (threads, {})
 
 
 def test_closing_a_stream_cancels_its_request(llm: LLM) -> None:
@@ -291,7 +290,7 @@ def test_a_single_failed_prompt_raises(synthetic_bundle: Path) -> None:
 
 def test_a_broken_engine_ends_everything_and_says_so(synthetic_bundle: Path) -> None:
     with load(synthetic_bundle) as llm:
-        llm.model.engine.core._admit = lambda: 1 / 0  # type: ignore[method-assign]
+        llm.model.engine.core.scheduler.admit = lambda _: 1 / 0  # type: ignore[method-assign]
         with pytest.raises(ExecutionError, match="division by zero"):
             llm.generate([1, 2])
         with pytest.raises(ExecutionError, match="The engine stopped"):

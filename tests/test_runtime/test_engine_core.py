@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,7 +12,6 @@ from runtime import LLM, EngineOptions, SamplingParams
 from runtime.bundle.bundle import open_bundle
 from runtime.engine.core import EngineCore
 from runtime.engine.handle import RequestHandle
-from runtime.engine.scheduler import Chunk
 from runtime.ort.binding import FloatArray, IntArray
 from runtime.ort.executor import OnnxExecutor
 
@@ -41,7 +41,7 @@ def test_where_nobody_reads_along_rows_fill_before_they_decode(synthetic_bundle:
     executor = Diary(open_bundle(synthetic_bundle), slots=4, threads=1)
     executor.can_batch_prefill = False
     with LLM(synthetic_bundle, executor=executor, options=EngineOptions(max_concurrency=4)) as llm:
-        llm.model.engine.core.pace.largest = 50
+        llm.model.engine.core.policy.largest = 50
         requests = [llm.model.request(p, SamplingParams(max_tokens=20)) for p in prompts(1, 12, longest=200)]
         answers = [llm.model.answers(one)[0] for one in requests]
         for delta in RequestHandle(llm.model.engine, answers):
@@ -54,7 +54,7 @@ def test_where_nobody_reads_along_rows_fill_before_they_decode(synthetic_bundle:
 def test_while_somebody_reads_along_a_prompt_takes_turns_with_the_answer(synthetic_bundle: Path) -> None:
     executor = Diary(open_bundle(synthetic_bundle), slots=2, threads=1)
     with LLM(synthetic_bundle, executor=executor, options=EngineOptions(max_concurrency=2)) as llm:
-        llm.model.engine.core.pace.size = lambda _, *, streaming_active: 4 if streaming_active else 512  # type: ignore[method-assign]
+        llm.model.engine.core.policy.size = lambda _, *, streaming_active: 4 if streaming_active else 512  # type: ignore[method-assign]
         stream = llm.stream([1, 2, 3], SamplingParams(max_tokens=120))
         next(stream)
         llm.generate(list(range(200)), SamplingParams(max_tokens=2))
@@ -63,10 +63,16 @@ def test_while_somebody_reads_along_a_prompt_takes_turns_with_the_answer(synthet
     assert beside == ["p", 1] * 30
 
 
-def noting(core: EngineCore, generated: list[int]) -> Callable[[Chunk], None]:
-    """`turns._prefill_one`, which first notes how many tokens there are."""
-    prefill = core._prefill_one
-    return lambda chunk: (generated.append(core.counts["generated"]), prefill(chunk))[1]
+def note_chunks(core: EngineCore, generated: list[int]) -> None:
+    """Note, before each chunk of a prompt, how many tokens there are."""
+    for name in ("prefill", "prefill_without_logits"):
+        run = getattr(core.executor, name)
+
+        def noting(*arguments: Any, run: Callable[..., Any] = run) -> Any:
+            generated.append(core.requests.counts["generated"])
+            return run(*arguments)
+
+        setattr(core.executor, name, noting)
 
 
 @pytest.mark.parametrize("speculation", [0, 8])
@@ -78,8 +84,7 @@ def test_beside_a_reader_a_long_prompt_waits_for_many_tokens_between_two_chunks(
     options = EngineOptions(max_concurrency=2, speculation=speculation)
     generated: list[int] = []
     with LLM(synthetic_bundle, options=options) as llm:
-        core = llm.model.engine.core
-        monkeypatch.setattr(core, "_prefill_one", noting(core, generated))
+        note_chunks(llm.model.engine.core, generated)
         stream = llm.stream([1, 2, 3, 1, 2, 3], SamplingParams(max_tokens=200))
         next(stream)
         assert llm.generate(list(range(20)), SamplingParams(max_tokens=1)).finish_reason == "length"

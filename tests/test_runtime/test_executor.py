@@ -175,7 +175,7 @@ def test_the_synthetic_model_says_what_its_formula_says(
 def test_without_pages_rows_grow_and_the_bits_are_the_same(
     executor: OnnxExecutor, tiny_bundle: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("runtime.ort.executor.pages_supported", lambda: False)
+    monkeypatch.setattr("runtime.ort.memory.pages_supported", lambda: False)
     monkeypatch.setattr("runtime.cache.host._GROWTH_BUCKET", 16)
     growing = OnnxExecutor(open_bundle(tiny_bundle), slots=2, threads=1)
     tokens = ids(7, 150)

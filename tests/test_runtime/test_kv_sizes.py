@@ -7,7 +7,7 @@ import pytest
 
 from runtime import LLM, SamplingParams
 from runtime.bundle.bundle import open_bundle
-from runtime.cache.layout import kv_bytes_per_token, positions_computed, tokens_that_fit
+from runtime.bundle.kv_layout import kv_bytes_per_token, positions_computed
 from runtime.ort.executor import OnnxExecutor
 
 MIB, GIB = 1 << 20, 1 << 30
@@ -20,17 +20,11 @@ def test_half_a_mebibyte_per_token():
 def test_a_gibibyte_for_8192_tokens_with_a_quarter_of_the_heads():
     per_token = kv_bytes_per_token([(8, 128)] * 32, bits=16)
     assert per_token * 8192 == GIB
-    assert tokens_that_fit(GIB, per_token) == 8192
-    assert tokens_that_fit(GIB - 1, per_token) == 8191
 
 
 def test_half_the_bits_are_half_the_bytes():
     layers = [(8, 128), (4, 256), (1, 64)]
     assert kv_bytes_per_token(layers, 8) * 4 == kv_bytes_per_token(layers, 32) == 8 * (1024 + 1024 + 64)
-
-
-def test_nothing_fits_in_nothing():
-    assert tokens_that_fit(0, 1024) == tokens_that_fit(-5, 1024) == 0
 
 
 def test_the_manifest_and_the_memory_agree(tiny_bundle):

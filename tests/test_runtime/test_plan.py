@@ -6,13 +6,13 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from runtime.advice.plan import Cost, make_plan
 from runtime.bundle.bundle import open_bundle
+from runtime.bundle.kv_layout import kv_bytes_per_token
 from runtime.cache.blocks import BlockPool
-from runtime.cache.layout import kv_bytes_per_token
 from runtime.cli.main import main
 from runtime.errors import OptionError
 from runtime.host.byte_units import parse_bytes
-from runtime.host.plan import Cost, make_plan
 
 GIB = 1 << 30
 

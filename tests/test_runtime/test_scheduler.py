@@ -11,8 +11,10 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from runtime.cache.blocks import BlockPool
 from runtime.cache.recurrent import RecurrentStateCache, state_slots_of
 from runtime.cache.state_memory import HostStates, StateTensor
+from runtime.engine.decision import Decision
+from runtime.engine.limits import Limits
 from runtime.engine.request import Sequence, Status
-from runtime.engine.scheduler import Limits, Scheduler
+from runtime.engine.scheduler import Scheduler
 from runtime.errors import PromptTooLongError
 
 CONTEXT = 40
@@ -66,12 +68,12 @@ class FakeCache:
         self.slots: dict[int, list[int]] = {}
         self.states = FakeStates(scheduler.limits.slots, scheduler.limits.states_every > 0)
 
-    def apply(self, moves: list) -> None:
-        for move in moves:
+    def apply(self, decision: Decision) -> None:
+        for move in decision.moves:
             assert len(self.slots[move.source]) >= move.length
             self.slots[move.target] = self.slots[move.source][: move.length]
             self.states.slots.copy_slot(move.source, move.target, move.length)
-        for slot, keep in self.scheduler.released():
+        for slot, keep in decision.released:
             self.states.slots.free_slot(slot, keep)
             self.slots[slot] = self.slots.get(slot, [])[:keep]
 
@@ -92,12 +94,11 @@ class FakeCache:
         self.prefill(finished, max(chunk, together), failing)
 
     def admit(self, together: int) -> None:
-        while self.scheduler.waiting:
-            before = len(self.scheduler.prefilling)
-            move = self.scheduler.admit(together)
-            self.apply([move] if move else [])
-            if len(self.scheduler.prefilling) == before:
-                return
+        admitted = True
+        while admitted:
+            decision = self.scheduler.admit(together)
+            self.apply(decision)
+            admitted = decision.admitted is not None
 
     def decode(self, failing: bool) -> None:
         """The states' part of a step; one that fails is repeated row by row."""
@@ -129,13 +130,12 @@ class FakeCache:
     def first_token(self, one: Sequence, finished: set[int]) -> None:
         self.token(one, finished)
         if one.status is Status.PREFILL:
-            move = self.scheduler.join(one)
-            self.apply([move] if move else [])
+            self.apply(self.scheduler.join(one))
 
     def token(self, one: Sequence, finished: set[int]) -> None:
         one.tokens.append(sum(one.tokens) % 3)
         if len(one.tokens) >= one.max_len or one.id in finished:
-            self.scheduler.finish(one, "length")
+            self.apply(self.scheduler.finish(one, "length"))
 
 
 class SchedulerMachine(RuleBasedStateMachine):
@@ -173,7 +173,7 @@ class SchedulerMachine(RuleBasedStateMachine):
     def end(self, data: st.DataObject, reason: str) -> None:
         one = data.draw(st.sampled_from(self.all))
         if one.status is not Status.FINISHED:
-            self.scheduler.finish(one, reason)
+            self.cache.apply(self.scheduler.finish(one, reason))
 
     @precondition(lambda self: self.all)
     @rule(data=st.data())
@@ -189,7 +189,8 @@ class SchedulerMachine(RuleBasedStateMachine):
         if not hasattr(self, "scheduler"):
             return
         pool = self.scheduler.pool
-        held = sum(one.blocks for one in self.scheduler) + self.scheduler.warm.blocks
+        in_slots = [*self.scheduler.running, *self.scheduler.prefilling]
+        held = sum(one.blocks for one in in_slots) + self.scheduler.cached.blocks
         assert pool.free + held == pool.total
         assert all(one.blocks == 0 for one in self.scheduler.waiting)
 
@@ -203,7 +204,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         slots = [one.slot for one in prefilling]
         assert slots == sorted(set(slots))
         assert all(len(running) <= slot < self.scheduler.limits.slots for slot in slots)
-        assert not any(one.slot in self.scheduler.warm for one in [*running, *prefilling])
+        assert not any(one.slot in self.scheduler.cached for one in [*running, *prefilling])
 
     def teardown(self) -> None:
         """Whatever happened before, everything ends within a bounded number of turns."""
@@ -212,7 +213,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         for _ in range(60 * (len(self.all) + 1)):
             self.cache.step(self.stopping, 8)
         assert all(one.status is Status.FINISHED for one in self.all)
-        assert self.scheduler.idle
+        assert [*self.scheduler.waiting, *self.scheduler.prefilling, *self.scheduler.running] == []
 
 
 TestSchedulerMachine = SchedulerMachine.TestCase
@@ -267,8 +268,7 @@ def test_no_chunk_is_a_single_token_unless_the_prompt_is(prompt: int, size: int,
     one.admit()
     sizes = []
     while sum(sizes) < prompt:
-        chunk = one.next_chunk(size)
-        assert chunk is not None
+        chunk = one.next_chunks(size)[0]
         sizes.append(chunk.stop - chunk.start)
         one.prefilled(chunk)
     assert sizes == expected
@@ -282,7 +282,7 @@ def test_the_next_turn_of_a_chat_continues_in_its_warm_row() -> None:
     run(cache, 20)
     second = sequence(1, [*first.tokens, 9, 9], 20)
     one.submit(second)
-    assert one.admit() is None
+    assert one.admit().moves == ()
     assert second.num_cached == 7  # all that was computed: the last token of an answer never enters the cache
 
 

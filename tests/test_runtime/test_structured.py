@@ -10,6 +10,7 @@ from runtime.errors import ExecutionError, MissingDependencyError, RequestError
 from runtime.options import SamplingParams
 from runtime.sampling.grammar import Grammars, StructuredOutput
 from runtime.sampling.sampler import Sampler
+from runtime.sampling.schema import closed
 from runtime.text.tokenizer import Tokenizer
 
 VOCAB = 330  # ten more than the tokenizer has
@@ -215,3 +216,25 @@ def test_an_answer_ends_by_itself(llm):
 def test_what_does_not_compile_is_refused_before_it_runs(llm):
     with pytest.raises(RequestError, match="structured output"):
         llm.stream("Hi", SamplingParams(structured=StructuredOutput(regex="(")))
+
+
+def test_objects_are_closed_unless_the_schema_opens_them():
+    inner = {"type": "object", "properties": {"b": {"enum": [1]}}}
+    assert closed({"properties": {"a": inner}})["properties"]["a"]["additionalProperties"] is False
+    assert closed(inner | {"additionalProperties": {"type": "string"}})["additionalProperties"] == {"type": "string"}
+    assert "additionalProperties" not in closed({"type": "object"})
+    assert closed({"enum": [{"properties": {}}]}) == {"enum": [{"properties": {}}]}
+
+
+def test_parts_of_an_intersection_stay_open():
+    part = {"$ref": "#/$defs/base"}
+    schema = {"allOf": [part, {"properties": {"b": {}}}], "$defs": {"base": {"properties": {"a": {}}}}}
+    assert closed(schema) == schema
+    assert closed(schema | {"allOf": [part]})["$defs"]["base"]["additionalProperties"] is False
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_an_object_that_does_not_say_so_is_closed_too(grammars, tokenizer, seed):
+    schema = {"type": "object", "properties": {"b": {"enum": [1]}, "a": {"enum": [2]}}, "required": ["a", "b"]}
+    text = answer(grammars, tokenizer, StructuredOutput(json_schema=schema), seed)
+    assert json.loads(text, object_pairs_hook=list) == [("b", 1), ("a", 2)]

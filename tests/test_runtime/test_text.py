@@ -9,7 +9,9 @@ from tokenizers import AddedToken, decoders, models, pre_tokenizers, processors
 from tokenizers import Tokenizer as HuggingFaceTokenizer
 
 from runtime.errors import BundleError, RequestError
-from runtime.text.tokenizer import Detokenizer, StopStrings, Tokenizer
+from runtime.text.detokenizer import Detokenizer
+from runtime.text.stop_strings import StopStrings
+from runtime.text.tokenizer import Tokenizer
 
 TEXTS = [
     "Hello, world",

@@ -48,10 +48,16 @@ class Server:
         """The first model."""
         return next(iter(self.models.values()))
 
+    @property
+    def busy(self) -> bool:
+        """Whether anything runs or waits in the first model's engine."""
+        stats = self.model.engine.stats()
+        return bool(stats.running or stats.waiting)
+
     def wait_until_idle(self, seconds: float = 20.0) -> None:
         """Until nothing is inside, and nothing runs or waits."""
         end = time.monotonic() + seconds
-        while self.app.state.service.admission.inside or self.model.engine.core.answers or self.model.engine._commands:
+        while self.app.state.service.admission.inside or self.busy:
             assert time.monotonic() < end, "requests were left behind"
             time.sleep(0.005)
 

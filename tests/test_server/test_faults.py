@@ -49,7 +49,7 @@ def connect(server, path="/v1/chat/completions", **changes):
 
 
 def running(server):
-    return [answer.sequence for answer in list(server.model.engine.core.answers.values())]
+    return [answer.sequence for answer in list(server.model.engine.core.requests.answers.values())]
 
 
 def leave_at(stage, server, faulty, stream, **changes):
@@ -88,7 +88,7 @@ def test_a_client_that_leaves_leaves_nothing_behind(shaky, faulty, stage, stream
     assert threading.active_count() <= threads + 3  # those that prepare requests, if they were not all there yet
     stats = shaky.model.engine.stats()
     assert (stats.running, stats.waiting) == (0, 0)
-    wait_for(lambda: scheduler.pool.total - scheduler.pool.free == scheduler.warm.blocks)
+    wait_for(lambda: scheduler.pool.total - scheduler.pool.free == scheduler.cached.blocks)
 
 
 def test_a_client_that_leaves_does_not_disturb_its_neighbours(shaky, faulty):
@@ -160,27 +160,46 @@ def test_health_sees_an_engine_that_stands_still(shaky, faulty):
     shaky.wait_until_idle()
 
 
-def test_an_engine_that_dies_is_an_error_and_a_red_health(start, chat_bundle, caplog):
-    from runtime.bundle.bundle import open_bundle
-    from runtime.ort.executor import OnnxExecutor
+class Failing:
+    """An executor whose steps fail while it is told so."""
 
-    class Dying:
-        def __init__(self):
-            self._inner = OnnxExecutor(open_bundle(chat_bundle), "cpu", slots=1, threads=1)
+    def __init__(self, bundle):
+        from runtime.bundle.bundle import open_bundle
+        from runtime.ort.executor import OnnxExecutor
 
-        def __getattr__(self, name):
-            return getattr(self._inner, name)
+        self._inner = OnnxExecutor(open_bundle(bundle), "cpu", slots=1, threads=1)
+        self.failing = True
 
-        def decode(self, *arguments):
+    def __getattr__(self, name):
+        if self.failing and name in ("prefill", "decode"):
             raise ZeroDivisionError("planted")
+        return getattr(self._inner, name)
 
-    server = start(chat_bundle, executor=Dying())
+
+def test_an_engine_that_dies_is_an_error_and_a_red_health(start, chat_bundle, caplog):
+    server = start(chat_bundle)
+    server.model.engine.core.scheduler.admit = lambda _: 1 / 0
     with server.client() as client:
         for _ in range(2):
-            with pytest.raises(openai.InternalServerError, match="planted"):
+            with pytest.raises(openai.InternalServerError, match="engine stopped"):
                 client.chat.completions.create(model="tiny", messages=MESSAGES)
     assert httpx.get(f"{server.url}/health").status_code == 503
     assert "the engine stopped" in caplog.text
+
+
+def test_a_server_whose_requests_all_fail_is_ill_until_one_succeeds(start, chat_bundle):
+    executor = Failing(chat_bundle)
+    server = start(chat_bundle, executor=executor)
+    seen = []
+    with server.client() as client:
+        for _ in range(6):
+            with pytest.raises(openai.InternalServerError, match="planted"):
+                client.chat.completions.create(model="tiny", messages=MESSAGES)
+            seen.append(httpx.get(f"{server.url}/health").status_code)
+        executor.failing = False
+        client.chat.completions.create(model="tiny", messages=MESSAGES, max_tokens=2)
+    assert seen == [200] * 4 + [503] * 2
+    assert httpx.get(f"{server.url}/health").status_code == 200
 
 
 RESPONSE = {"path": "/v1/responses", "messages": None, "max_tokens": None, "input": "Hi", "max_output_tokens": 60}

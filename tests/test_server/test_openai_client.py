@@ -198,7 +198,7 @@ def test_a_conversation_with_calls_and_results_is_taken(client):
 def test_what_clients_send_beside_is_ignored(client):
     answer = client.chat.completions.create(
         model="tiny", messages=MESSAGES, max_completion_tokens=2, user="me", store=False, metadata={"a": "b"},
-        service_tier="auto", reasoning_effort="low", modalities=["text"], seed=-1, prompt_cache_key="k",
+        service_tier="auto", reasoning_effort="none", modalities=["text"], seed=-1, prompt_cache_key="k",
     )  # fmt: skip
     assert answer.usage.completion_tokens == 2
 

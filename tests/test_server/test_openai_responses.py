@@ -178,12 +178,12 @@ def test_logprobs_where_they_are_included(client):
 
 def test_what_has_no_meaning_here_is_ignored(client):
     response = ask(
-        client, reasoning={"effort": "low"}, service_tier="auto", user="me", safety_identifier="x",
+        client, reasoning={"effort": "none"}, service_tier="auto", user="me", safety_identifier="x",
         prompt_cache_key="k", include=["reasoning.encrypted_content"], truncation="disabled", background=False,
         text={"verbosity": "low"}, stream_options={"include_obfuscation": False}, stream=False,
     )  # fmt: skip
     assert response.usage.output_tokens == 8
-    assert response.reasoning.effort is None
+    assert response.reasoning.effort == "none"
 
 
 def test_the_same_beginning_is_found_in_the_cache(client):

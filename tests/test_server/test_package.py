@@ -1,14 +1,15 @@
 """The archive for an offline machine: complete, checked, and refused when a byte is not as it was."""
 
 import subprocess
+import sys
 import tarfile
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
+from runtime.bundle.edge_archive import requirement
 from runtime.cli.main import main
-from runtime.host.edge_archive import requirement
 
 
 def package(*arguments):
@@ -61,16 +62,56 @@ def test_a_damaged_archive_installs_nothing(unpacked):
     assert not (unpacked.parent / "target").exists()
 
 
-def test_an_installation_is_not_overwritten(unpacked):
+def test_a_folder_of_somebody_else_is_not_touched(unpacked):
     (unpacked.parent / "target").mkdir()
     done = install(unpacked, "target")
-    assert (done.returncode, "exists already" in done.stderr) == (1, True)
+    assert (done.returncode, "was not made by this script" in done.stderr) == (1, True)
+    assert list((unpacked.parent / "target").iterdir()) == []
+
+
+@pytest.fixture
+def python_without_pip(tmp_path, monkeypatch):
+    """A python whose virtual environments are two programs that succeed: what installs is the script's business."""
+    python = tmp_path / "python"
+    python.write_text(
+        f"""#!/bin/sh
+        if [ "$1" = -m ]; then mkdir -p "$3/bin"; printf '#!/bin/sh\\n' | tee "$3/bin/python" > "$3/bin/onnxlm"
+        chmod +x "$3/bin/python" "$3/bin/onnxlm"; else exec {sys.executable} "$@"; fi
+        """
+    )
+    python.chmod(0o755)
+    monkeypatch.setenv("PYTHON", str(python))
+
+
+def test_an_upgrade_switches_a_link_and_a_rollback_switches_it_back(unpacked, python_without_pip):
+    target, link = unpacked.parent / "target", unpacked.parent / "target" / "current"
+    assert install(unpacked, "target").returncode == 0
+    first = link.readlink()
+    assert "this very archive" in install(unpacked, "target").stderr
+    (unpacked / "SHA256SUMS").write_text((unpacked / "SHA256SUMS").read_text() + "\n")  # another version
+    done = install(unpacked, "target")
+    second = link.readlink()
+    assert done.returncode == 0, done.stderr
+    assert first != second
+    assert len(list((target / second).glob("*/weights.bin"))) == 1
+    for expected in (first, second):
+        assert install(unpacked, "--rollback", "target").returncode == 0
+        assert link.readlink() == expected
+
+
+def test_a_failed_installation_leaves_the_version_before(unpacked, python_without_pip):
+    install(unpacked, "target")
+    before = sorted(path.name for path in (unpacked.parent / "target").iterdir())
+    with (unpacked / "bundle/weights.bin").open("r+b") as file:
+        file.write(b"x")
+    assert install(unpacked, "target").returncode != 0
+    assert sorted(path.name for path in (unpacked.parent / "target").iterdir()) == before
 
 
 def test_wheels_come_from_the_archive_alone(unpacked):
     script = unpacked / "install.sh"
     assert subprocess.run(["sh", "-n", script], check=False).returncode == 0
-    assert '--no-index --find-links "$here/wheels"' in script.read_text()
+    assert '--no-index \\\n    --find-links "$here/wheels"' in script.read_text()
 
 
 def test_an_altered_bundle_is_not_packed(make_bundle, tiny_checkpoint, tmp_path):

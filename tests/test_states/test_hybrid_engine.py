@@ -101,8 +101,8 @@ def test_cancels_at_any_stage_leave_nothing_behind(hybrid: Any) -> None:
         deltas += list(witness)
         wait_until(lambda: idle(llm), 60)
         scheduler = llm.model.engine.core.scheduler
-        assert scheduler.pool.free + scheduler.warm.blocks == scheduler.pool.total
-        assert (threading.active_count(), llm.model.engine.core.answers) == (threads, {})
+        assert scheduler.pool.free + scheduler.cached.blocks == scheduler.pool.total
+        assert (threading.active_count(), llm.model.engine.core.requests.answers) == (threads, {})
     answer = [token for delta in deltas for token in delta.token_ids]
     ours = [entry.logprob for delta in deltas for entry in delta.logprobs]
     np.testing.assert_allclose(ours, hybrid.logprobs([7, 8, 9], answer), atol=2e-3)

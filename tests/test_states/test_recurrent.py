@@ -4,7 +4,9 @@ from contextlib import suppress
 
 import numpy as np
 import pytest
+from host_cuda import HostRuntime
 
+from runtime.cache.cuda_device import CudaDevice
 from runtime.cache.cuda_states import CudaStates
 from runtime.cache.pages import PAGE, pages_supported
 from runtime.cache.recurrent import RecurrentStateCache, state_slots_of
@@ -132,24 +134,10 @@ def test_a_block_read_and_written_elsewhere_continues(slots: RecurrentStateCache
     assert (seen(slots, 2, 64), seen(slots, 2, 70)) == ([64], [70])
 
 
-class HostRuntime:
-    """cudaMemcpy2D of single lines, on host memory."""
-
-    def cudaMemcpy2D(self, target: int, _: int, source: int, __: int, width: int, height: int, kind: int) -> int:  # noqa: N802
-        import ctypes
-
-        assert (height, kind in (1, 2, 3)) == (1, True)
-        ctypes.memmove(target, source, width)
-        return 0
-
-    def cudaDeviceSynchronize(self) -> int:  # noqa: N802
-        return 0
-
-
-def test_places_on_a_gpu_do_what_places_on_the_host_do(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("runtime.cache.cuda_copies.load_cuda_runtime", HostRuntime)
-    monkeypatch.setattr(CudaStates, "device", "cpu")
-    both = [RecurrentStateCache(memory(TENSORS, state_slots_of(ROWS)), ROWS) for memory in (HostStates, CudaStates)]
+def test_places_on_a_gpu_do_what_places_on_the_host_do() -> None:
+    places = state_slots_of(ROWS)
+    memories = (HostStates(TENSORS, places), CudaStates(TENSORS, places, CudaDevice(HostRuntime())))
+    both = [RecurrentStateCache(memory, ROWS) for memory in memories]
     for slots in both:
         step(slots, 0, [0], [5])
         slots.copy_slot(0, 2, 5)

@@ -4,11 +4,14 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any
 
+from starlette.types import Send
+
 from ...client import Request
 from ...engine.handle import TimedDelta
 from ..request_log import RequestLog
 from ..state import AppState, ServedModel
 from .errors import ApiError
+from .sse import EventStream, LineStream
 from .stream import Generation
 
 Event = dict[str, Any]
@@ -36,6 +39,10 @@ class ResponseBuilder(ABC):
         self.stream = stream
         self.generation = Generation(served, requests, service.metrics, stream=stream)
         self.record = record
+
+    def open_stream(self, send: Send, headers: dict[str, str]) -> EventStream | LineStream:
+        """Where the answer is written piece by piece."""
+        return EventStream(send, headers, named=self.named_events)
 
     def first_events(self) -> list[Event]:
         """What a stream begins with."""

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from ...chat.formats.tool_calls import ToolCall
+from ...chat.formats.format import ToolCall
 from ...engine.handle import TimedDelta
 from ..request_log import RequestLog
 from ..state import AppState
@@ -39,10 +39,12 @@ class ChatBuilder(ChoicesBuilder):
         begun = choice.begun
         new = choice.push(piece.delta)
         delta: dict[str, Any] = {} if begun else {"role": "assistant"}
-        if new.content or not (begun or new.calls):
+        if new.reasoning:
+            delta |= _thoughts(new.reasoning)
+        if new.content or not (begun or new.calls or new.reasoning):
             delta["content"] = new.content
         if new.calls:
-            delta["tool_calls"] = [{"index": i} | _call(call) for i, call in enumerate(new.calls)]
+            delta["tool_calls"] = [{"index": i} | _call(call) for i, call in enumerate(new.calls, new.first_call)]
         if not (delta or new.logprobs or new.finish_reason):
             return []
         logprobs = self._texts.chat(new.logprobs) if self._logprobs and new.logprobs else None
@@ -53,6 +55,11 @@ class ChatBuilder(ChoicesBuilder):
             {"index": piece.choice, "delta": delta, "logprobs": logprobs, "finish_reason": end}
             for (delta, logprobs), end in zip(parts, ends, strict=False)
         ]
+
+    @property
+    def reasoning_tokens(self) -> int:
+        """Of all choices."""
+        return sum(choice.reasoning_tokens for choice in self._written)
 
     @property
     def reason(self) -> str:
@@ -74,10 +81,17 @@ class ChatBuilder(ChoicesBuilder):
 
 def _assistant(choice: ChatChoice) -> dict[str, Any]:
     message: dict[str, Any] = {"role": "assistant", "content": choice.content, "refusal": None}
+    if choice.reasoning:
+        message |= _thoughts(choice.reasoning)
     if choice.calls:
         message["content"] = choice.content or None
         message["tool_calls"] = [_call(call) for call in choice.calls]
     return message
+
+
+def _thoughts(text: str) -> dict[str, str]:
+    """Under the name of DeepSeek's API, and under vLLM's."""
+    return {"reasoning_content": text, "reasoning": text}
 
 
 def _call(call: ToolCall) -> dict[str, Any]:

@@ -1,18 +1,21 @@
-"""One answer to a conversation as far as it is known: its text, its tool calls, and its logprobs."""
+"""One answer to a conversation as far as it is known: its text, its thoughts, its tool calls, and its logprobs."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
-from ...chat.formats.tool_calls import ToolCall, ToolCallReader
+from ...chat.formats.format import ToolCall
+from ...chat.formats.reader import AnswerReader
 from ...engine.generation import OutputDelta
 from ...sampling.logprobs import TokenLogprob
 
 
 @dataclass(frozen=True)
 class ChoicePart:
-    """What a piece adds to a choice."""
+    """What a piece adds to a choice; `first_call` is how many calls came before."""
 
     content: str
-    calls: list[ToolCall]
+    reasoning: str
+    calls: tuple[ToolCall, ...]
+    first_call: int
     logprobs: tuple[TokenLogprob, ...]
     finish_reason: str | None
 
@@ -22,14 +25,16 @@ class ChatChoice:
     """A choice, piece by piece.
 
     Attributes:
-        reader: separates its text from its tool calls, or None where none are looked for.
+        reader: separates its text from thoughts and tool calls.
         ends: ids that end an answer; they are no part of its text.
     """
 
-    reader: ToolCallReader | None
+    reader: AnswerReader
     ends: frozenset[int]
     begun: bool = False
     content: str = ""
+    reasoning: str = ""
+    reasoning_tokens: int = 0
     calls: list[ToolCall] = field(default_factory=list)
     logprobs: list[TokenLogprob] = field(default_factory=list)
     finish_reason: str | None = None
@@ -37,20 +42,26 @@ class ChatChoice:
     def push(self, delta: OutputDelta) -> ChoicePart:
         """Take what a step added."""
         self.begun = True
-        text, calls = (delta.text, []) if self.reader is None else self._read(self.reader, delta)
+        content, reasoning, calls = self._read(delta)
         entries = delta.logprobs
         if delta.finish_reason == "stop" and delta.token_ids and delta.token_ids[-1] in self.ends:
             entries = entries[:-1]  # the end token is not part of the text
-        self.content += text
+        part = ChoicePart(content, reasoning, calls, len(self.calls), entries, delta.finish_reason)
+        self.content += content
+        self.reasoning += reasoning
         self.calls += calls
         self.logprobs += entries
-        self.finish_reason = "tool_calls" if calls and delta.finish_reason == "stop" else delta.finish_reason
-        return ChoicePart(text, calls, entries, self.finish_reason)
+        if self.calls and delta.finish_reason == "stop":
+            part = replace(part, finish_reason="tool_calls")
+        self.finish_reason = part.finish_reason
+        return part
 
-    @staticmethod
-    def _read(reader: ToolCallReader, delta: OutputDelta) -> tuple[str, list[ToolCall]]:
-        text = reader.push(delta.text)
+    def _read(self, delta: OutputDelta) -> tuple[str, str, tuple[ToolCall, ...]]:
+        thinking = self.reader.thinking
+        part = self.reader.push(delta.text)
+        if thinking or self.reader.thinking:
+            self.reasoning_tokens += len(delta.token_ids)
         if delta.finish_reason is None:
-            return text, []
-        rest, calls = reader.finish()
-        return text + rest, calls
+            return part.content, part.reasoning, part.calls
+        rest = self.reader.finish(cut=delta.finish_reason != "stop")
+        return part.content + rest.content, part.reasoning + rest.reasoning, part.calls + rest.calls

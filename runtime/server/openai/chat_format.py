@@ -1,68 +1,54 @@
-"""`response_format` and `tools` of a chat: what the answer must be, and how its tool calls are found."""
+"""`response_format`, `tools` and `tool_choice` of a chat: what the answer must be, and which calls it may make."""
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
-from ...chat.formats.tool_calls import Family, ToolCallReader
-from ...chat.formats.tool_grammar import tool_grammar
+from ...chat.answer_plan import ToolChoice, required
 from ...sampling.grammar import StructuredOutput
-from ...text.tokenizer import Tokenizer
 from .errors import ApiError
 from .parameters import structured_output
 from .protocol import ChatFields
 
 _NAME = re.compile(r"[\w.-]{1,128}")
+_CHOICES = (
+    "tool_choice must be none, auto, required, {'type': 'function', 'function': {'name': …}} or "
+    "{'type': 'allowed_tools', 'allowed_tools': {'mode': 'auto' or 'required', 'tools': […]}} with names of tools."
+)
 
 
 @dataclass(frozen=True)
-class ChatFormat:
+class AnswerForm:
     """What a request says about the form of its answer.
 
     Attributes:
-        tools: what the template shows the model.
-        structured: what the answer must be, or None.
-        family: how the model writes tool calls; None where none are looked for.
-        names: the tools that may be called.
+        tools: functions that the model may call.
+        choice: which of them, and whether it must.
+        structured: what an answer that is no call must be, or None.
     """
 
     tools: tuple[Mapping[str, Any], ...] = ()
+    choice: ToolChoice = field(default_factory=ToolChoice)
     structured: StructuredOutput | None = None
-    family: Family | None = None
-    names: frozenset[str] = frozenset()
-
-    def reader(self) -> ToolCallReader | None:
-        """A reader for one choice's tool calls, or None."""
-        return ToolCallReader(self.family, self.names) if self.family else None
 
 
-def chat_format(fields: ChatFields, family: Family | None, tokenizer: Tokenizer) -> ChatFormat:
-    """The format that a request asks for.
+def answer_form(fields: ChatFields) -> AnswerForm:
+    """The form that a request asks for.
 
     Raises:
-        ApiError, RequestError: it is malformed, contradictory, or more than this model can do.
+        ApiError, RequestError: it is malformed or contradictory.
     """
     wanted = _response_format(fields.response_format) or structured_output(fields.structured_outputs)
     if fields.response_format and fields.structured_outputs:
         raise ApiError(400, "Give response_format or structured_outputs, not both.", param="structured_outputs")
     choice = fields.tool_choice if fields.tool_choice is not None else "auto"
-    if not fields.tools or choice == "none":
+    if not fields.tools:
         _require_no_force(choice)
-        return ChatFormat(structured=wanted)
-    if wanted is not None:
-        raise ApiError(400, "An answer cannot be JSON and a tool call: use tool_choice none.", param="response_format")
+        return AnswerForm(structured=wanted)
     names = _names(fields.tools)
-    if family is None:
-        raise ApiError(
-            400, "This model's chat template has no tool calls of a kind known here. Leave out tools.", param="tools"
-        )
-    callable_tools = _callable(fields.tools, names, choice)
-    forced = None
-    if choice != "auto":
-        parallel = fields.parallel_tool_calls is not False
-        forced = tool_grammar(family, callable_tools, tokenizer, parallel=parallel)
-    return ChatFormat(fields.tools, forced, family, frozenset(names))
+    made = _choice(choice, names, parallel=fields.parallel_tool_calls is not False)
+    return AnswerForm(fields.tools, made, wanted)
 
 
 def _response_format(wanted: dict[str, Any] | None) -> StructuredOutput | None:
@@ -106,16 +92,30 @@ def _names(tools: Sequence[Mapping[str, Any]]) -> list[str]:
     return names
 
 
-def _callable(tools: Sequence[Mapping[str, Any]], names: list[str], choice: Any) -> Sequence[Mapping[str, Any]]:
-    if choice in ("auto", "required"):
-        return tools
-    function = choice.get("function") if isinstance(choice, dict) else None
+def _choice(choice: Any, names: Sequence[str], *, parallel: bool) -> ToolChoice:
+    if choice in ("none", "auto", "required"):
+        return ToolChoice(mode=choice, parallel=parallel)
+    if isinstance(choice, dict) and choice.get("type") == "allowed_tools":
+        return _allowed(choice.get("allowed_tools", choice), names, parallel)
+    name = _function_name(choice)
+    if name is None or name not in names:
+        raise ApiError(400, _CHOICES, param="tool_choice")
+    return required([name])
+
+
+def _allowed(described: Any, names: Sequence[str], parallel: bool) -> ToolChoice:
+    mode = described.get("mode", "auto") if isinstance(described, dict) else None
+    tools = described.get("tools") if isinstance(described, dict) else None
+    allowed = tuple(_function_name(tool) or "" for tool in tools) if isinstance(tools, list) else ()
+    if mode not in ("auto", "required") or not allowed or not set(allowed) <= set(names):
+        raise ApiError(400, _CHOICES, param="tool_choice")
+    return ToolChoice(mode=mode, allowed=allowed, parallel=parallel)
+
+
+def _function_name(tool: Any) -> str | None:
+    """The name in OpenAI's two forms: within `function`, or beside the type."""
+    if not isinstance(tool, dict) or tool.get("type", "function") != "function":
+        return None
+    function = tool.get("function", tool)
     name = function.get("name") if isinstance(function, dict) else None
-    if name not in names:
-        raise ApiError(
-            400,
-            "tool_choice must be none, auto, required or {'type': 'function', 'function': {'name': …}} with a tool's "
-            "name.",
-            param="tool_choice",
-        )
-    return [tools[names.index(name)]]
+    return name if isinstance(name, str) else None

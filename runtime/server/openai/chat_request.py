@@ -4,11 +4,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from ...chat.answer_plan import AnswerPlan
+from ...chat.formats.format import ChatFormat
+from ...chat.thinking import check_variables, thinking_variables
 from ...client import Request
 from ..request_log import RequestLog
 from ..state import AppState, ServedModel
 from .chat_choice import ChatChoice
-from .chat_format import ChatFormat, chat_format
+from .chat_format import answer_form
 from .errors import ApiError
 from .parameters import limit_of, sampling_params
 from .protocol import ChatFields
@@ -21,7 +24,7 @@ class ChatRequest:
     """A conversation, rendered, tokenized, and checked."""
 
     served: ServedModel
-    form: ChatFormat
+    plan: AnswerPlan
     request: Request
 
     @classmethod
@@ -34,24 +37,25 @@ class ChatRequest:
         served = service.find(fields.model)
         record.model, record.stream = served.name, bool(fields.stream)
         served.require_room(fields.n or 1)
-        form = chat_format(fields, served.template.tool_family, served.model.tokenizer)
-        prompt = served.template.render(
-            [_message(message) for message in fields.messages], tools=form.tools, **_variables(fields)
-        )
+        form, planner = answer_form(fields), served.planner
+        messages = [_message(message) for message in fields.messages]
+        variables = _variables(fields, planner.chat)
+        lazily = not (fields.ignore_eos or fields.min_tokens)  # a grammar ends where a call is complete
+        plan = planner.plan(messages, form.tools, form.choice, form.structured, lazily=lazily, **variables)
         params = sampling_params(
             limit_of(fields, fields.max_completion_tokens),
             max_tokens=service.options.default_max_tokens,
             logprobs=_logprobs(fields),
-            structured=form.structured,
+            structured=plan.structured,
         )
         timeout = service.timeout(fields.timeout)
-        request = served.model.request(prompt, params, timeout=timeout, special_tokens=False)
-        return cls(served, form, request)
+        request = served.model.request(plan.prompt, params, timeout=timeout, visible=plan.visible, special_tokens=False)
+        return cls(served, plan, request)
 
     def choice(self) -> ChatChoice:
         """An answer, at its beginning."""
         ends = frozenset({*self.served.model.bundle.manifest.tokens.eos, *self.request.params.stop_token_ids})
-        return ChatChoice(self.form.reader(), ends)
+        return ChatChoice(self.plan.reader(), ends)
 
 
 def _message(message: dict[str, Any]) -> Mapping[str, Any]:
@@ -59,12 +63,16 @@ def _message(message: dict[str, Any]) -> Mapping[str, Any]:
     return message | {"role": "system"} if message.get("role") == "developer" else message
 
 
-def _variables(fields: ChatFields) -> dict[str, Any]:
+def _variables(fields: ChatFields, chat: ChatFormat) -> dict[str, Any]:
     variables = fields.chat_template_kwargs or {}
     taken = sorted(_OURS & variables.keys()) + [name for name in variables if not name.isidentifier()]
     if taken:
         raise ApiError(400, f"chat_template_kwargs: {taken[0]!r:.60} cannot be set here.", param="chat_template_kwargs")
-    return variables
+    check_variables(chat, variables, "chat_template_kwargs")
+    thinking = thinking_variables(
+        chat, effort=fields.reasoning_effort, enable=fields.enable_thinking, budget=fields.thinking_budget
+    )
+    return thinking | variables
 
 
 def _logprobs(fields: ChatFields) -> int | None:

@@ -54,6 +54,11 @@ class ChoicesBuilder(ResponseBuilder):
     def choices(self) -> list[dict[str, Any]]:
         """The complete choices, after every piece went through `chunks`."""
 
+    @property
+    def reasoning_tokens(self) -> int:
+        """Tokens of thoughts in all choices."""
+        return 0
+
     def events(self, piece: TimedDelta) -> list[Event]:
         """The events of a piece."""
         usage = {"usage": None} if self._usage_wanted else {}
@@ -75,5 +80,6 @@ class ChoicesBuilder(ResponseBuilder):
             "completion_tokens": record.generated_tokens,
             "total_tokens": record.prompt_tokens + record.generated_tokens,
             "prompt_tokens_details": {"cached_tokens": record.cached_tokens},
+            "completion_tokens_details": {"reasoning_tokens": self.reasoning_tokens},
         }
         return {"usage": usage} | self.timings()

@@ -2,6 +2,7 @@
 
 import secrets
 from collections.abc import Callable
+from typing import Any
 
 from starlette.responses import JSONResponse
 from starlette.types import Receive, Scope, Send
@@ -11,7 +12,7 @@ from ..state import AppState
 from .body import read_body, while_connected
 from .builder import ResponseBuilder
 from .errors import ApiError, Disconnected, api_error
-from .sse import EventStream
+from .sse import EventStream, LineStream
 
 Understand = Callable[[AppState, bytes, RequestLog], ResponseBuilder]
 _GONE = 499  # in the log: nobody was left to get a status
@@ -22,12 +23,19 @@ class GenerationEndpoint:
 
     Args:
         service: of the server.
-        understand: makes a job of a body; runs in a thread.
+        understand: makes a builder of a body; runs in a thread.
+        error_body: an error as the clients of this path expect it.
     """
 
-    def __init__(self, service: AppState, understand: Understand) -> None:
+    def __init__(
+        self,
+        service: AppState,
+        understand: Understand,
+        error_body: Callable[[ApiError], dict[str, Any]] = lambda error: error.body,
+    ) -> None:
         self._service = service
         self._understand = understand
+        self._error_body = error_body
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request, and write it into the log and the metrics."""
@@ -41,7 +49,7 @@ class GenerationEndpoint:
             answer = api_error(error)
             record.status, record.reason = answer.status, answer.code or answer.kind
             answer.headers.update(headers)
-            await answer.response()(scope, receive, send)
+            await JSONResponse(self._error_body(answer), answer.status, answer.headers)(scope, receive, send)
         except BaseException:
             record.status, record.reason = record.status or _GONE, "cancelled"
             raise
@@ -78,7 +86,7 @@ class GenerationEndpoint:
         headers: dict[str, str],
     ) -> None:
         if job.stream:
-            await self._stream(job, EventStream(send, headers, named=job.named_events), record)
+            await self._stream(job, job.open_stream(send, headers), record)
             return
         async for piece in job.generation.pieces():
             if piece is not None:
@@ -86,7 +94,7 @@ class GenerationEndpoint:
         record.status, record.reason = 200, job.reason
         await JSONResponse(job.body(), headers=headers)(scope, receive, send)
 
-    async def _stream(self, job: ResponseBuilder, events: EventStream, record: RequestLog) -> None:
+    async def _stream(self, job: ResponseBuilder, events: EventStream | LineStream, record: RequestLog) -> None:
         record.status = 200
         await events.start()
         await events.data(*job.first_events())

@@ -9,6 +9,8 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from ...errors import (
+    DeviceLostError,
+    DeviceMemoryError,
     ExecutionError,
     MissingDependencyError,
     OnnxlmError,
@@ -75,6 +77,10 @@ def api_error(error: Exception) -> ApiError:
         return ApiError(400, str(error), param=_param(str(error)))
     if isinstance(error, MissingDependencyError):
         return ApiError(501, str(error), "server_error", code="not_installed")
+    if isinstance(error, DeviceLostError):
+        return ApiError(503, str(error), "server_error", code="device_lost", headers={"retry-after": "10"})
+    if isinstance(error, DeviceMemoryError):
+        return ApiError(503, str(error), "server_error", code="out_of_memory", headers={"retry-after": "1"})
     if isinstance(error, ExecutionError):
         return ApiError(500, str(error), "server_error", code="execution_failed")
     _log.error("a request failed", exc_info=error)

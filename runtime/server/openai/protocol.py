@@ -16,10 +16,10 @@ from .errors import ApiError
 Fields = TypeVar("Fields")
 MAX_ID = 2**31 - 1
 
-# Sent by OpenAI's clients, about things that do not exist here: bookkeeping, tiers, caching hints, reasoning effort.
+# Sent by OpenAI's clients, about things that do not exist here: bookkeeping, tiers, caching hints.
 IGNORED = frozenset(
     {"user", "store", "metadata", "service_tier", "safety_identifier", "prompt_cache_key", "prompt_cache_retention"}
-    | {"verbosity", "reasoning_effort", "prediction"}
+    | {"verbosity", "prediction"}
 )
 REFUSED: Mapping[str, str] = MappingProxyType(
     {
@@ -127,6 +127,13 @@ class ChatFields(GenerationFields):
     )
     parallel_tool_calls: bool | None = field(
         default=None, metadata=about("Whether several calls may be made at once where calls are forced.")
+    )
+    reasoning_effort: str | None = field(
+        default=None, metadata=about("How much to think: none, minimal, low, medium, high or xhigh.")
+    )
+    enable_thinking: bool | None = field(default=None, metadata=about("Whether to think at all. Not OpenAI's."))
+    thinking_budget: int | None = field(
+        default=None, metadata=about("Most tokens of thoughts, where the template takes it. Not OpenAI's.", 0, MAX_ID)
     )
     modalities: tuple[Literal["text"], ...] | None = field(default=None, metadata=about("Only text."))
     chat_template_kwargs: dict[str, Any] | None = field(

@@ -12,6 +12,35 @@ _HEADERS = [
 ]
 
 
+class LineStream:
+    """Writes one response of JSON objects, one a line (application/x-ndjson)."""
+
+    def __init__(self, send: Send, headers: dict[str, str]) -> None:
+        self._send = send
+        kind = (b"content-type", b"application/x-ndjson")
+        self._headers = [kind, *_HEADERS[1:], *((name.encode(), value.encode()) for name, value in headers.items())]
+
+    async def start(self) -> None:
+        """Send status 200; from here on an error is an object."""
+        await self._send({"type": "http.response.start", "status": 200, "headers": self._headers})
+
+    async def data(self, *values: Any) -> None:
+        """Send objects, each a line of its own."""
+        if values:
+            lines = (json.dumps(value, ensure_ascii=False, separators=(",", ":")) + "\n" for value in values)
+            await self._write("".join(lines), more=True)
+
+    async def ping(self) -> None:
+        """An empty line would be an error to clients: say nothing."""
+
+    async def done(self) -> None:
+        """End the stream."""
+        await self._write("", more=False)
+
+    async def _write(self, text: str, *, more: bool) -> None:
+        await self._send({"type": "http.response.body", "body": text.encode(), "more_body": more})
+
+
 class EventStream:
     """Writes one response of events.
 

@@ -61,9 +61,15 @@ async function answer() {
 
 async function write(bubble, pace) {
   let reason = "";
+  let thought = null;
   for await (const event of post("/v1/chat/completions", request(), stopping.signal)) {
     if (event.usage) pace.end(event.usage);
     for (const choice of event.choices) {
+      if (choice.delta.reasoning) {
+        thought ??= think(bubble);
+        thought.lastChild.data += choice.delta.reasoning;
+        pace.add();
+      }
       if (choice.delta.content) {
         bubble.firstChild.data += choice.delta.content;
         pace.add();
@@ -123,6 +129,17 @@ function show(role, text) {
   find("messages").append(bubble);
   bubble.scrollIntoView({ block: "end" });
   return bubble;
+}
+
+/** A box for thoughts above the answer, closed until somebody wants to read them. */
+function think(bubble) {
+  const box = document.createElement("details");
+  const title = document.createElement("summary");
+  box.className = "message assistant";
+  title.textContent = "Thoughts";
+  box.append(title, document.createTextNode(""));
+  bubble.before(box);
+  return box;
 }
 
 function annotate(bubble, words) {

@@ -75,9 +75,11 @@ class ResponsesBuilder(ResponseBuilder):
     def events(self, piece: TimedDelta) -> list[Event]:
         """What a piece adds to the items."""
         part = self._choice.push(piece.delta)
-        events = self._output.add_text(part.content, self._logprobs(part))
+        events = self._output.add_reasoning(part.reasoning)
+        events += self._output.add_text(part.content, self._logprobs(part))
+        events += self._output.add_calls(part.calls)
         if part.finish_reason is not None:
-            events += self._output.finish(self._choice.calls, complete=part.finish_reason != "length")
+            events += self._output.finish(complete=part.finish_reason != "length")
         return self._numbered(events)
 
     def last_events(self) -> list[Event]:
@@ -112,13 +114,15 @@ class ResponsesBuilder(ResponseBuilder):
             "incomplete_details": {"reason": "max_output_tokens"} if cut else None,
             "completed_at": None if cut else int(time.time()),
             "output": self._output.items,
-            "usage": _usage(self.record),
+            "usage": _usage(self.record, self._choice.reasoning_tokens),
         }
         return self._frame | state | self.timings()
 
     def _keep(self, body: dict[str, Any]) -> None:
         said, calls = self._choice.content, self._choice.calls
         answer: Message = {"role": "assistant", "content": said or (None if calls else "")}
+        if self._choice.reasoning:
+            answer["reasoning_content"] = self._choice.reasoning
         if calls:
             functions = [{"name": call.name, "arguments": call.arguments} for call in calls]
             answer["tool_calls"] = [
@@ -177,6 +181,9 @@ def _chat_fields(fields: ResponseFields, conversation: Sequence[Message]) -> Cha
         tools=chat_tools(fields.tools),
         tool_choice=chat_choice(fields.tool_choice),
         parallel_tool_calls=fields.parallel_tool_calls,
+        reasoning_effort=fields.reasoning.effort if fields.reasoning else None,
+        enable_thinking=fields.enable_thinking,
+        thinking_budget=fields.thinking_budget,
         chat_template_kwargs=fields.chat_template_kwargs,
     )
 
@@ -201,7 +208,7 @@ def _frame(fields: ResponseFields, chat: ChatRequest, record: RequestLog, *, sto
         "output": [],
         "parallel_tool_calls": fields.parallel_tool_calls is not False,
         "previous_response_id": fields.previous_response_id,
-        "reasoning": {"effort": None, "summary": None},
+        "reasoning": {"effort": fields.reasoning.effort if fields.reasoning else None, "summary": None},
         "service_tier": "default",
         "store": store,
         "temperature": params.temperature,
@@ -215,12 +222,12 @@ def _frame(fields: ResponseFields, chat: ChatRequest, record: RequestLog, *, sto
     }
 
 
-def _usage(record: RequestLog) -> dict[str, Any]:
+def _usage(record: RequestLog, reasoning_tokens: int) -> dict[str, Any]:
     return {
         "input_tokens": record.prompt_tokens,
         "input_tokens_details": {"cached_tokens": record.cached_tokens, "cache_write_tokens": 0},
         "output_tokens": record.generated_tokens,
-        "output_tokens_details": {"reasoning_tokens": 0},
+        "output_tokens_details": {"reasoning_tokens": reasoning_tokens},
         "total_tokens": record.prompt_tokens + record.generated_tokens,
     }
 

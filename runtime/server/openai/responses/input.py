@@ -10,6 +10,7 @@ _ROLES = ("user", "assistant", "system", "developer")
 _TEXT_PARTS = {"input_text": "text", "output_text": "text", "text": "text", "refusal": "refusal"}
 _KEYS = {
     "message": {"type", "role", "content", "id", "status", "phase"},
+    "reasoning": {"type", "id", "summary", "content", "encrypted_content", "status"},
     "function_call": {"type", "call_id", "name", "arguments", "id", "status"},
     "function_call_output": {"type", "call_id", "output", "id", "status"},
 }
@@ -18,8 +19,8 @@ _KEYS = {
 def messages_of(given: str | Sequence[Mapping[str, Any]], before: Sequence[Message]) -> list[Message]:
     """The messages that `input` adds to a conversation.
 
-    A call follows what the assistant said in the same message, as the answer had it. Thoughts of other models
-    (`reasoning`) are left out.
+    A call follows what the assistant said in the same message, as the answer had it; thoughts (`reasoning`) go before
+    it. Those that are encrypted are of other models, and left out.
 
     Args:
         given: of the request.
@@ -41,12 +42,11 @@ class _Reader:
 
     def __init__(self, before: Sequence[Message]) -> None:
         self.messages: list[Message] = []
+        self._thoughts = ""  # of the assistant's message that follows
         self._names = {call["id"]: call["function"]["name"] for m in before for call in m.get("tool_calls", ())}
 
     def add(self, item: Mapping[str, Any], where: str) -> None:
         kind = "message" if item.get("type") is None else item["type"]
-        if kind == "reasoning":
-            return
         if not isinstance(kind, str) or kind not in _READERS:
             raise _wrong(where, f"type {kind!r:.60} is not supported; items are {', '.join(_READERS)}")
         unknown = sorted({key for key, value in item.items() if value is not None} - _KEYS[kind])
@@ -58,14 +58,26 @@ class _Reader:
         role = item.get("role")
         if role not in _ROLES:
             raise _wrong(f"{where}.role", f"must be one of {', '.join(_ROLES)}, got {role!r:.60}")
-        self.messages.append({"role": role, "content": _text(item.get("content"), f"{where}.content")})
+        message = {"role": role, "content": _text(item.get("content"), f"{where}.content")}
+        self.messages.append(self._with_thoughts(message) if role == "assistant" else message)
+
+    def reasoning(self, item: Mapping[str, Any], where: str) -> None:
+        parts = item.get("content") or item.get("summary") or ()
+        if not isinstance(parts, list | tuple):
+            raise _wrong(where, "content and summary must be lists of parts")
+        texts = [part.get("text") for part in parts if isinstance(part, dict)]
+        self._thoughts += "\n".join(text for text in texts if isinstance(text, str))
+
+    def _with_thoughts(self, message: Message) -> Message:
+        thoughts, self._thoughts = self._thoughts, ""
+        return message | {"reasoning_content": thoughts} if thoughts else message
 
     def call(self, item: Mapping[str, Any], where: str) -> None:
         call_id, name, arguments = (_string(item, key, where) for key in ("call_id", "name", "arguments"))
         self._names[call_id] = name
         call = {"id": call_id, "type": "function", "function": {"name": name, "arguments": arguments}}
-        if not self.messages or self.messages[-1]["role"] != "assistant":
-            self.messages.append({"role": "assistant", "content": None})
+        if not self.messages or self.messages[-1]["role"] != "assistant" or self._thoughts:
+            self.messages.append(self._with_thoughts({"role": "assistant", "content": None}))
         self.messages[-1].setdefault("tool_calls", []).append(call)
 
     def output(self, item: Mapping[str, Any], where: str) -> None:
@@ -80,6 +92,7 @@ class _Reader:
 
 _READERS: dict[str, Callable[[_Reader, Mapping[str, Any], str], None]] = {
     "message": _Reader.message,
+    "reasoning": _Reader.reasoning,
     "function_call": _Reader.call,
     "function_call_output": _Reader.output,
 }

@@ -8,11 +8,10 @@ from typing import Any, Literal
 from ..protocol import MAX_ID, SamplingFields, about
 
 LOGPROBS = "message.output_text.logprobs"
-# About things that do not exist here. Models here do not reason apart from their answer, so that neither an effort nor
-# encrypted thoughts have an effect; built-in tools, whose calls `max_tool_calls` would limit, are refused.
+# About things that do not exist here; built-in tools, whose calls `max_tool_calls` would limit, are refused.
 IGNORED = frozenset(
     {"user", "service_tier", "safety_identifier", "prompt_cache_key", "prompt_cache_retention", "prompt_cache_options"}
-    | {"reasoning", "max_tool_calls"}
+    | {"max_tool_calls"}
 )
 REFUSED: Mapping[str, str] = MappingProxyType(
     {
@@ -46,6 +45,15 @@ class TextFields:
 
 
 @dataclass(frozen=True, kw_only=True)
+class ReasoningFields:
+    """How much to think. Thoughts are given as they are, so a summary of them has no effect."""
+
+    effort: str | None = None
+    summary: str | None = None
+    generate_summary: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
 class ResponseFields(SamplingFields):
     """POST /v1/responses."""
 
@@ -69,6 +77,11 @@ class ResponseFields(SamplingFields):
     )
     parallel_tool_calls: bool | None = field(
         default=None, metadata=about("Whether several calls may be made at once where calls are forced.")
+    )
+    reasoning: ReasoningFields | None = field(default=None, metadata=about("How much to think."))
+    enable_thinking: bool | None = field(default=None, metadata=about("Whether to think at all. Not OpenAI's."))
+    thinking_budget: int | None = field(
+        default=None, metadata=about("Most tokens of thoughts, where the template takes it. Not OpenAI's.", 0, MAX_ID)
     )
     include: tuple[Literal["message.output_text.logprobs", "reasoning.encrypted_content"], ...] | None = field(
         default=None, metadata=about("What to report besides: log-probabilities; there are no encrypted thoughts.")

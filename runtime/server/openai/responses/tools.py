@@ -34,6 +34,8 @@ def chat_choice(choice: Any) -> Any:
     """
     if choice is None or choice in ("none", "auto", "required"):
         return choice
+    if isinstance(choice, Mapping) and choice.get("type") == "allowed_tools":
+        return dict(choice)
     name = choice.get("name") if isinstance(choice, Mapping) and choice.get("type") == "function" else None
     if not isinstance(name, str):
         raise ApiError(
@@ -74,5 +76,6 @@ def _chat_tool(tool: Mapping[str, Any], where: str) -> dict[str, Any]:
     if unknown:
         known = ", ".join(sorted(_TOOL_KEYS))
         raise ApiError(400, f"{where}.{unknown[0]:.60}: unknown key; known keys are {known}.", param=where)
-    function = {key: tool[key] for key in ("name", "description", "parameters") if tool.get(key) is not None}
+    known_keys = ("name", "description", "parameters", "strict")
+    function = {key: tool[key] for key in known_keys if tool.get(key) is not None}
     return {"type": "function", "function": function}

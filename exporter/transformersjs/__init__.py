@@ -1,0 +1,1 @@
+"""A folder for transformers.js, made from a bundle."""

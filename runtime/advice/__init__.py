@@ -1,0 +1,1 @@
+"""Whether, and how well, a model will run here, said before it is loaded."""

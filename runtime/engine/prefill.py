@@ -1,0 +1,138 @@
+"""The prefill of prompts: the next chunk of one, or what is left of several, in one run."""
+
+import logging
+from collections.abc import Callable
+
+import numpy as np
+
+from ..errors import ExecutionError
+from ..ort.runner_protocol import MAX_SCORED, ModelRunner, StepInterrupted, batch_prefill_of
+from ..sampling.logprobs import FloatArray
+from .decision import Chunk
+from .failures import execution_errors
+from .open_requests import OpenRequests
+from .prefill_policy import ChunkedPrefillPolicy, PrefillWork
+from .prefix_reuse import PrefixReuse
+from .request import Sequence
+from .scheduler import Scheduler
+
+_log = logging.getLogger("onnxlm.engine")
+_NO_LOGITS = np.empty(0, np.float32)  # of a chunk that is not the last
+
+
+class Prefill:
+    """Computes prompts. Engine thread only.
+
+    Args:
+        executor: computes steps.
+        scheduler: says which chunks, and is told what is done.
+        requests: whose prompts they are.
+        reuse: keeps what later prompts may share.
+        policy: sizes of chunks.
+        clock: seconds, monotonic.
+
+    Attributes:
+        computing: the sequence whose chunk runs right now; read by other threads, to interrupt it.
+    """
+
+    def __init__(
+        self,
+        executor: ModelRunner,
+        scheduler: Scheduler,
+        requests: OpenRequests,
+        reuse: PrefixReuse,
+        policy: ChunkedPrefillPolicy,
+        clock: Callable[[], float],
+    ) -> None:
+        self._executor = executor
+        self._batching = batch_prefill_of(executor)
+        self._scheduler = scheduler
+        self._requests = requests
+        self._reuse = reuse
+        self._policy = policy
+        self._clock = clock
+        self.computing: Sequence | None = None
+
+    @property
+    def streaming_active(self) -> bool:
+        """Whether somebody reads along, so that prompts must leave them most of the time."""
+        return any(sequence.streamed for sequence in self._scheduler.running)
+
+    @property
+    def room_beside(self) -> int:
+        """How many tokens several prompts may have together to be computed in one run; 0 if that cannot be done."""
+        return self._chunk_size(self._scheduler.waiting.first) if self._batching and self._scheduler.waiting else 0
+
+    def run(self) -> list[tuple[Sequence, FloatArray]]:
+        """Compute the next chunk, or chunks; prompts that are complete now, with the logits [vocab] after them."""
+        size = self._chunk_size(self._scheduler.prefilling[0]) if self._scheduler.prefilling else 0
+        chunks = self._scheduler.next_chunks(size) if size else []
+        if len(chunks) > 1 and (complete := self._together(chunks)):
+            return complete
+        return self._alone(chunks[0]) if chunks else []
+
+    def due(self) -> bool:
+        """Whether a chunk is to be computed in this step."""
+        return bool(self._scheduler.prefilling) and self._chunk_size(self._scheduler.prefilling[0]) > 0
+
+    def _chunk_size(self, sequence: Sequence) -> int:
+        """How many tokens of its prompt to compute next; 0 to decode once more before that."""
+        tokens, waited = len(sequence.tokens), self._clock() - sequence.arrival
+        idle = self._scheduler.idle_slots
+        work = PrefillWork(tokens - sequence.num_computed, tokens - sequence.num_cached, waited, idle)
+        size = self._policy.size(work, streaming_active=self.streaming_active)
+        return min(size, MAX_SCORED - 1) if sequence.scored else size
+
+    def _alone(self, chunk: Chunk) -> list[tuple[Sequence, FloatArray]]:
+        started = self._clock()
+        logits = self._computed(chunk)
+        if logits is None:
+            return []
+        self._policy.prefilled(chunk.stop - chunk.start, self._clock() - started)
+        self._scheduler.prefilled(chunk)
+        self._reuse.reached(chunk.sequence)
+        return [(chunk.sequence, logits)] if chunk.stop == len(chunk.sequence.tokens) else []
+
+    def _together(self, chunks: list[Chunk]) -> list[tuple[Sequence, FloatArray]]:
+        """Complete several prompts in one run; nothing if that failed, and nothing is committed then."""
+        assert self._batching is not None
+        started = self._clock()
+        ids = [np.array(chunk.sequence.tokens[chunk.start : chunk.stop], np.int64) for chunk in chunks]
+        try:
+            with execution_errors(f"A prefill of {len(chunks)} prompts"):
+                logits = self._batching.prefill_batch(chunks[0].sequence.slot, [chunk.start for chunk in chunks], ids)
+        except ExecutionError as error:
+            _log.warning("%s The first prompt is repeated alone.", error)
+            return []
+        self._policy.prefilled(len(ids) * max(map(len, ids)), self._clock() - started)
+        for chunk in chunks:
+            self._scheduler.prefilled(chunk)
+        for chunk in chunks:
+            self._reuse.reached(chunk.sequence)
+        return [(chunk.sequence, row) for chunk, row in zip(chunks, logits, strict=True)]
+
+    def _computed(self, chunk: Chunk) -> FloatArray | None:
+        """The logits after a chunk; None if it failed or was interrupted, and then nothing is committed."""
+        sequence = self.computing = chunk.sequence
+        try:
+            with execution_errors("A prefill"):
+                return self._run(sequence, chunk)
+        except StepInterrupted:
+            return None
+        except ExecutionError as error:
+            self._requests.fail(sequence, error)
+            return None
+        finally:
+            self.computing = None
+
+    def _run(self, sequence: Sequence, chunk: Chunk) -> FloatArray:
+        ids = np.array(sequence.tokens[chunk.start : chunk.stop], np.int64)
+        if sequence.scored:
+            scores = self._executor.all_logits(sequence.slot, chunk.start, ids)
+            self._requests[sequence].score_prompt(chunk.start, scores)
+            last: FloatArray = scores[-1]
+            return last
+        if chunk.stop < len(sequence.tokens):
+            self._executor.prefill_without_logits(sequence.slot, chunk.start, ids)
+            return _NO_LOGITS
+        return self._executor.prefill(sequence.slot, chunk.start, ids)

@@ -1,0 +1,1 @@
+"""Ollama's HTTP API: POST /api/chat and /api/generate, and what its clients ask besides."""
