@@ -18,13 +18,18 @@ class Gate:
     above: bool
     bound: float
 
-    def check(self, quality: Quality) -> None:
-        """Raise QuantizationError if the condition holds."""
+    def missed(self, quality: Quality) -> str | None:
+        """What is wrong if the condition holds; None if it does not."""
         value = float(getattr(quality, self.figure))
-        if (value > self.bound) if self.above else (value < self.bound):
-            relation = "above" if self.above else "below"
+        if not ((value > self.bound) if self.above else (value < self.bound)):
+            return None
+        return f"{self.figure} is {value:.4g}, {'above' if self.above else 'below'} {self.bound:g}"
+
+    def check(self, quality: Quality) -> None:
+        """Raise QuantizationError if the condition holds, before a bundle is written."""
+        if missed := self.missed(quality):
             raise QuantizationError(
-                f"{self.figure} is {value:.4g}, {relation} {self.bound:g}; nothing was written. "
+                f"{missed}; nothing was written. "
                 "Allow more bits (--budget, --preset accurate), or give text that is closer to yours (--calibration)."
             )
 

@@ -15,10 +15,17 @@ from ..recipe import Scheme
 from ..storage.matrix import Floats, QuantizedMatrix
 from ..storage.scales import Stored
 from .grid import Grid
-from .grid_search import round_to_grid, search_group
-from .hessian import Hessian
+from .grid_search import round_to_grid, search_group, search_matrix
+from .hessian import Hessian, InputStatistics
+from .polish import polish
 
-BLOCK = 128  # inputs, or a whole group: beyond, products gain little, and what is inside a block is no product
+
+def quantize_rows(weight: Floats, scheme: Scheme, stored: Stored, inputs: InputStatistics) -> QuantizedMatrix:
+    """GPTQ and as many rounds of polish as are wanted; the search where nothing is known of the inputs."""
+    if inputs.hessian is None:
+        return search_matrix(weight, inputs.importance, scheme, stored)
+    matrix = gptq(weight, inputs.hessian, scheme, stored, inputs.importance)
+    return polish(matrix, weight, inputs.hessian, stored, inputs.polishing) if inputs.polishing else matrix
 
 
 def gptq(
@@ -38,7 +45,7 @@ def gptq(
     importance = hessian.importance if importance is None else importance
     arrays, factor = hessian.arrays, hessian.factor
     lost = arrays.zeros(columns.shape)  # W − Ŵ of the inputs that are rounded
-    for block, groups in grid.blocks(BLOCK):
+    for block, groups in grid.blocks():
         carried = arrays.product(factor[: block.start, block].T, lost[: block.start])
         corner = arrays.read(factor[block, block])
         errors = np.zeros_like(carried)

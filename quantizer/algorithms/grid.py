@@ -11,6 +11,7 @@ from ..scratch import scratch
 from ..storage.matrix import Floats, QuantizedMatrix
 from ..storage.scales import Steps, Stored
 
+_BLOCK = 128  # inputs, or a whole group: beyond, products gain little, and what is inside a block is no product
 _MULTIPLE = 64  # of rows: so filled up, OpenBLAS sums a row in the same order whichever rows are beside it
 
 
@@ -56,10 +57,10 @@ class Grid:
         inputs, size = len(self.codes), self.scheme.group_size
         return ((start // size, slice(start, min(start + size, inputs))) for start in range(0, inputs, size))
 
-    def blocks(self, inputs: int) -> Iterator[tuple[slice, Sequence[tuple[int, slice]]]]:
-        """Blocks of about so many inputs, with the groups in them: whole ones."""
+    def blocks(self) -> Iterator[tuple[slice, Sequence[tuple[int, slice]]]]:
+        """Blocks of inputs, with the groups in them: whole ones."""
         groups = list(self.groups())
-        each = max(1, inputs // self.scheme.group_size)
+        each = max(1, _BLOCK // self.scheme.group_size)
         for first in range(0, len(groups), each):
             inside = groups[first : first + each]
             yield slice(inside[0][1].start, inside[-1][1].stop), inside

@@ -14,11 +14,17 @@ from ..scratch import scratch
 from ..storage.matrix import Floats, QuantizedMatrix
 from ..storage.scales import Stored, round_scales, rows_of
 from .grid import Grid
+from .hessian import InputStatistics
 
 _SHRINK_4 = tuple(1.02 - 0.07 * p for p in range(7))
 _BETWEEN_4 = (1.04, 0.96)
 _SHRINK_8 = (1.0, 0.99, 0.98)
 _TILE = 1 << 16  # weights per step: three arrays of 256 KiB stay in the second cache
+
+
+def quantize_rows(weight: Floats, scheme: Scheme, stored: Stored, inputs: InputStatistics) -> QuantizedMatrix:
+    """`search_matrix`, inputs counting as much as is known of them."""
+    return search_matrix(weight, inputs.importance, scheme, stored)
 
 
 def search_group(weights: Floats, importance: Floats, scheme: Scheme, stored: Stored) -> tuple[Floats, Floats]:

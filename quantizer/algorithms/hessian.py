@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -9,6 +10,21 @@ import numpy as np
 from ..storage.matrix import Floats
 from .array_module import ArrayModule, array_module
 from .factor import damping
+
+
+@dataclass(frozen=True)
+class InputStatistics:
+    """What an algorithm may know of a matrix's inputs.
+
+    Attributes:
+        hessian: `[K, K]`; None where nothing is known of them.
+        importance: `[K]`, how much each counts when a grid is searched.
+        polishing: rounds of refinement that are wanted.
+    """
+
+    hessian: "Hessian | None"
+    importance: Floats
+    polishing: int = 0
 
 
 class Hessian:

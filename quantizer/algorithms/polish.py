@@ -9,7 +9,6 @@ import numpy as np
 
 from ..storage.matrix import Floats, QuantizedMatrix
 from ..storage.scales import Stored, round_scales
-from .gptq import BLOCK
 from .grid import Grid
 from .hessian import Hessian
 
@@ -27,7 +26,7 @@ def polish(
         lost[part] -= grid.steps(group, part) * grid.scales[group]
     kept = arrays.hold(lost)
     for _ in range(rounds):
-        for block, groups in grid.blocks(BLOCK):
+        for block, groups in grid.blocks():
             gradient = arrays.product(held[block], kept)  # H (W − Ŵ)ᵀ
             corner = arrays.read(held[block, block])
             for group, part in groups:

@@ -1,6 +1,7 @@
-"""One matrix, by the recipe: from float weights to codes."""
+"""One matrix, by the recipe: from float weights to codes, in slices of rows on all cores."""
 
 from functools import partial
+from importlib import import_module
 
 import numpy as np
 import numpy.typing as npt
@@ -9,14 +10,11 @@ from ..parallel import parallel_map
 from ..recipe import QuantConfig
 from ..storage.matrix import Floats, QuantizedMatrix, join
 from ..storage.scales import plan_scales, rows_of
-from .gptq import gptq
-from .grid_search import search_matrix
-from .hessian import Hessian
-from .polish import polish
+from .hessian import Hessian, InputStatistics
+from .methods import METHODS
 from .residual_channels import Index, extend
-from .rtn import round_to_nearest
 
-_ROWS = 1024  # that a thread takes at a time; rows do not know of each other, and a token table has many
+_ROWS = 1024  # that a thread takes at a time; rows do not know of each other, and an embedding has many
 NO_OUTLIERS: Index = np.zeros(0, np.int64)
 
 
@@ -28,7 +26,7 @@ def quantize_matrix(
     kind: npt.DTypeLike,
     polishing: int = 0,
 ) -> tuple[QuantizedMatrix, Index]:
-    """Quantize `weight` `[N, K]`; return its codes and which inputs it repeats as outliers.
+    """Quantize `weight` `[N, K]`; return its codes and the inputs that it repeats as residual-coded channels.
 
     The codes are the same for any number of threads, and those of a row whichever rows are beside it.
 
@@ -36,26 +34,22 @@ def quantize_matrix(
         weight: float weights.
         hessian: of the inputs `[K, K]`, shared by the matrices that read the same; None where nothing is known of them.
         choice: how it is stored.
-        method: "rtn", "search" or "gptq", of which the last needs `hessian` (and falls back to "search" without).
+        method: one of `METHODS`.
         kind: the float type that scales are stored in where they are not 8-bit multiples of a step.
         polishing: rounds of refinement after GPTQ.
     """
-    scheme = choice.scheme
-    stored = plan_scales(weight, scheme, kind)
+    stored = plan_scales(weight, choice.scheme, kind)
     known = hessian if isinstance(hessian, Hessian) or hessian is None else Hessian(hessian)
     importance, index = np.ones(weight.shape[1], np.float32) if known is None else known.importance, NO_OUTLIERS
-    if method == "gptq" and known is not None and choice.outliers:
+    if METHODS[method].needs_text and known is not None and choice.outliers:
         wide = extend(weight, known.values, importance, choice)
         weight, known, importance, index = wide.weight, Hessian(wide.hessian), wide.importance, wide.index
+    inputs = InputStatistics(known, importance, polishing)
+    quantize_rows = import_module(f".{METHODS[method].module}", __package__).quantize_rows
 
     def slice_of(part: slice) -> QuantizedMatrix:
-        rows, own = weight[part], rows_of(stored, part)
-        if method == "rtn":
-            return round_to_nearest(rows, scheme, own)
-        if method == "search" or known is None:
-            return search_matrix(rows, importance, scheme, own)
-        matrix = gptq(rows, known, scheme, own, importance)
-        return polish(matrix, rows, known, own, polishing) if polishing else matrix
+        matrix: QuantizedMatrix = quantize_rows(weight[part], choice.scheme, rows_of(stored, part), inputs)
+        return matrix
 
     parts = (slice(start, start + _ROWS) for start in range(0, len(weight), _ROWS))
     return join([*parallel_map(partial(slice_of, part) for part in parts)]), index

@@ -13,6 +13,11 @@ from ..storage.scales import Steps, Stored, round_scales, rows_of
 _CHUNK = 1 << 16  # weights per step: temporaries stay in cache, whatever the matrix
 
 
+def quantize_rows(weight: Floats, scheme: Scheme, stored: Stored, _inputs: object) -> QuantizedMatrix:
+    """`round_to_nearest`, which asks for nothing else."""
+    return round_to_nearest(weight, scheme, stored)
+
+
 def round_to_nearest(weight: Floats, scheme: Scheme, stored: Stored = np.float32) -> QuantizedMatrix:
     """Quantize `weight` `[N, K]`; the scales are rounded as they are `stored` before the codes are chosen."""
     rows, inputs = weight.shape
