@@ -42,7 +42,9 @@ def cache() -> None:
 @click.option("--json", "as_json", is_flag=True, help="Print the list as JSON.")
 def list_models(as_json: bool) -> None:
     """Print each bundle with its size and what it was made from."""
-    from .model_cache import cache_folder, list_cached
+    from runtime.host.cache_folder import cache_folder
+
+    from .model_cache import list_cached
 
     models = list_cached()
     if as_json:

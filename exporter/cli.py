@@ -18,15 +18,24 @@ if TYPE_CHECKING:
     from .weights.estimate import Estimate
 
 
-def _list_families(context: click.Context, _option: click.Parameter, wanted: bool) -> None:
-    if wanted:
-        from .families import families_as_text
+class _ExportCommand(click.Command):
+    """`--list` needs no SOURCE, and goes with `--json` in either order."""
 
-        click.echo(families_as_text())
-        context.exit()
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Answer `--list` before anything is asked for."""
+        if "--list" in args and "--help" not in args:
+            _list_families(as_json="--json" in args)
+            ctx.exit()
+        return super().parse_args(ctx, args)
 
 
-@click.command(short_help="Turn a checkpoint into a bundle.")
+def _list_families(*, as_json: bool) -> None:
+    from .families import families_as_text, list_families
+
+    click.echo(json.dumps([asdict(one) for one in list_families()], indent=1) if as_json else families_as_text())
+
+
+@click.command(cls=_ExportCommand, short_help="Turn a checkpoint into a bundle.")
 @click.argument("source", type=click.Path(path_type=Path))
 @click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help="Folder to create.")
 @click.option(
@@ -83,19 +92,17 @@ def _list_families(context: click.Context, _option: click.Parameter, wanted: boo
     help="genai: a folder for onnxruntime-genai, over the same weights.bin; transformersjs: one for JavaScript. SOURCE "
     "may be a bundle for genai, and is one for transformersjs.",
 )
-@click.option("--copy-weights", is_flag=True, help="With genai: copy a bundle's weights.bin instead of linking it.")
+@click.option("--link-weights", is_flag=True, help="With genai: another name for weights.bin, not a copy.")
 @click.option("--ignore-key", multiple=True, metavar="KEY", help="A config.json key known not to matter; repeatable.")
 @click.option(
     "--list",
     is_flag=True,
-    is_eager=True,
     expose_value=False,
-    callback=_list_families,
     help="Print the families that can be exported, and exit.",
 )
 @click.option("--overwrite", is_flag=True, help="Replace an existing bundle.")
 @click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
-def export(source: Path, output: Path, kind: str, copy_weights: bool, as_json: bool, **options: Any) -> None:
+def export(source: Path, output: Path, kind: str, link_weights: bool, as_json: bool, **options: Any) -> None:
     """Turn SOURCE into a bundle: prefill and decode graphs over one weights.bin.
 
     SOURCE is a Hugging Face folder, a GGUF file or a hub id: "organisation/name" or "organisation/name/file.gguf". The
@@ -120,17 +127,19 @@ def export(source: Path, output: Path, kind: str, copy_weights: bool, as_json: b
 
     options["ignore_keys"] = options.pop("ignore_key")
     if kind == "genai":
-        _export_genai(source, output, ExportOptions(**options), copy_weights, as_json)
+        _export_genai(source, output, ExportOptions(**options), link_weights, as_json)
         return
     if kind == "transformersjs":
         _export_transformersjs(source, output, ExportOptions(**options), as_json)
         return
-    if copy_weights:
-        raise click.UsageError("--copy-weights belongs to --format genai; a bundle has weights of its own.")
+    if link_weights:
+        raise click.UsageError("--link-weights belongs to --format genai; a bundle has weights of its own.")
     from .export import export as run_export
 
     with stopping_promptly(), progress("exporting") as bar:
         report = run_export(source, output, ExportOptions(**options), bar, on_estimate=_say_estimate)
+    for warning in report.warnings:
+        click.echo(f"Warning: {warning}", err=True)
     click.echo(json.dumps(_summary(report), indent=1) if as_json else _text(report))
     _warn_of_chat(report.folder)
 
@@ -145,11 +154,11 @@ def _warn_of_chat(folder: Path) -> None:
         click.echo(f"warning: {warning}", err=True)
 
 
-def _export_genai(source: Path, output: Path, options: "ExportOptions", copy_weights: bool, as_json: bool) -> None:
+def _export_genai(source: Path, output: Path, options: "ExportOptions", link_weights: bool, as_json: bool) -> None:
     from .genai.folder import export_genai
 
     with stopping_promptly(), progress("exporting") as bar:
-        report = export_genai(source, output, options, bar, copy_weights=copy_weights)
+        report = export_genai(source, output, options, bar, link_weights=link_weights)
     if as_json:
         click.echo(json.dumps({**asdict(report), "folder": str(report.folder)}))
         return
@@ -179,7 +188,8 @@ def _say_estimate(needed: "Estimate") -> None:
 
 
 def _needs(needed: "Estimate") -> str:
-    return f"{needed.disk / 1e9:.2f} GB on disk and {needed.memory / 1e9:.2f} GB of memory"
+    reference = f", {needed.verification / 1e9:.2f} of them to verify" if needed.verification else ""
+    return f"{needed.disk / 1e9:.2f} GB on disk and {needed.memory / 1e9:.2f} GB of memory{reference}"
 
 
 def _summary(report: "ExportReport") -> dict[str, Any]:
@@ -195,8 +205,13 @@ def _summary(report: "ExportReport") -> dict[str, Any]:
             "method": manifest.verification.method,
             "max_difference": manifest.verification.max_difference,
         },
+        "warnings": list(report.warnings),
         "seconds": {"export": round(report.export_seconds, 2), "verify": round(report.verify_seconds, 2)},
-        "estimate": {"disk_bytes": report.estimate.disk, "memory_bytes": report.estimate.memory},
+        "estimate": {
+            "disk_bytes": report.estimate.disk,
+            "memory_bytes": report.estimate.memory,
+            "verification_bytes": report.estimate.verification,
+        },
         "peak_rss_bytes": peak_memory(),
     }
 

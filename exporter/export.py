@@ -13,9 +13,11 @@ from . import manifest
 from .checkpoint import open_checkpoint
 from .checkpoint.source_hash import SourceHash
 from .graph import build_graph
+from .manifest import token_warnings
 from .options import ExportOptions
+from .verify.choice import Method, VerificationPlan, plan_verification
 from .verify.references import reference_of
-from .verify.verify import Method, verify_graphs
+from .verify.verify import verify_graphs
 from .weights.estimate import Estimate, estimate, require_space
 from .weights.plan import WEIGHTS_FILE, plan_weights
 from .weights.store import Outcome, Storage, plan_storage
@@ -41,7 +43,7 @@ Progress = Callable[[str, int, int], None]  # what is being done, how much is do
 class ExportReport:
     """What came out: the bundle's manifest, seconds spent on exporting and on verifying, and codes that were kept.
 
-    `estimate` is what was expected of disk and memory; memory without that of verification.
+    `estimate` is what was expected of disk and memory. `warnings` are what a user should know: each is a sentence.
     """
 
     folder: Path
@@ -50,6 +52,7 @@ class ExportReport:
     verify_seconds: float
     estimate: Estimate
     outcomes: tuple[Outcome, ...] = ()
+    warnings: tuple[str, ...] = ()
 
 
 def export(
@@ -86,25 +89,31 @@ def export(
     models = {role: build_graph(decoder, target, role) for role in ("prefill", "decode")}
     weights = plan_weights(models["prefill"].graph, decoder, table, tensors)
     storage = plan_storage([model.graph for model in models.values()], weights, decoder.vocab_size, options)
-    needed = _require_room(output, weights, storage, on_estimate)
+    verifying = _plan_verification(source, checkpoint, options, weights)
+    needed = _require_room(output, weights, storage, verifying.memory, on_estimate)
     with new_bundle(output, overwrite=options.overwrite) as folder:
         weights_hash = _write_files(folder, checkpoint, models, weights, storage, progress)
         manifest = _manifest(checkpoint, decoder, target, weights, models, storage)
         exported = time.monotonic()
-        reference = reference_of(source, checkpoint, options.lora)
-        verification = verify_graphs(folder, manifest, reference, _method(options), progress)
+        verification, notes = _verify(folder, checkpoint, manifest, verifying, progress)
         verified = time.monotonic()
         manifest = replace(manifest, verification=verification)
         manifest = write_manifest(folder, manifest, known={WEIGHTS_FILE: weights_hash})
+    told = token_warnings(checkpoint, manifest.tokens, decoder.vocab_size)
+    warnings = (*checkpoint.warnings, *told, *verifying.warnings, *notes)
     seconds = time.monotonic() - started - (verified - exported)
-    return ExportReport(Path(output), manifest, seconds, verified - exported, needed, tuple(storage.outcomes))
+    return ExportReport(Path(output), manifest, seconds, verified - exported, needed, tuple(storage.outcomes), warnings)
 
 
 def _require_room(
-    output: str | Path, weights: "list[Weight]", storage: Storage, on_estimate: Callable[[Estimate], None] | None
+    output: str | Path,
+    weights: "list[Weight]",
+    storage: Storage,
+    verification: int,
+    on_estimate: Callable[[Estimate], None] | None,
 ) -> Estimate:
     """What the export will need; told first, and then refused if the disk has less."""
-    needed = estimate(weights, storage)
+    needed = estimate(weights, storage, verification)
     if on_estimate:
         on_estimate(needed)
     require_space(output, needed)
@@ -145,6 +154,24 @@ def _write_graphs(folder: Path, models: "dict[str, ir.Model]", storage: Storage,
     for role, model in models.items():
         rewrite_graph(model.graph, storage.stored, accuracy_level=level)
         save_graph(model, folder / f"{role}.onnx", writer.placed)
+
+
+def _plan_verification(
+    source: Any, checkpoint: "Checkpoint", options: ExportOptions, weights: "list[Weight]"
+) -> VerificationPlan:
+    reference = reference_of(source, checkpoint, options.lora)
+    parameters = manifest.count_parameters(weights)
+    return plan_verification(reference, _method(options), options.target, parameters)
+
+
+def _verify(
+    folder: Path, checkpoint: "Checkpoint", manifest: Manifest, plan: VerificationPlan, progress: Progress
+) -> tuple[Verification, list[str]]:
+    if not plan.runs:
+        return Verification("none", None), []
+    stored = checkpoint.path / "tokenizer.json" if checkpoint.path is not None else None
+    own = stored is not None and stored.is_file() and stored.read_bytes() == (folder / "tokenizer.json").read_bytes()
+    return verify_graphs(folder, manifest, plan.reference, progress, own_tokenizer=own)
 
 
 def _method(options: ExportOptions) -> Method:

@@ -28,7 +28,6 @@ def describe_architecture(decoder: "Decoder", weights: "list[Weight]") -> Archit
     """The sizes of the decoder; parameters are counted from the checkpoint's tensors, each once."""
     from models.decoder.heads import head_layout
 
-    sources = {source.name: source for weight in weights for source in weight.sources}
     # The cache is what the manifest's layers are about.
     layers = tuple(
         Layer(
@@ -45,9 +44,15 @@ def describe_architecture(decoder: "Decoder", weights: "list[Weight]") -> Archit
         hidden_size=decoder.hidden_size,
         vocab_size=decoder.vocab_size,
         context_length=decoder.context_length,
-        parameters=sum(_count(source.shape) for source in sources.values()),
+        parameters=count_parameters(weights),
         layers=layers,
     )
+
+
+def count_parameters(weights: "list[Weight]") -> int:
+    """Of the checkpoint's tensors, each once."""
+    sources = {source.name: source for weight in weights for source in weight.sources}
+    return sum(_count(source.shape) for source in sources.values())
 
 
 def describe_graph(graph: "ir.Graph", file: str) -> Graph:
@@ -72,12 +77,15 @@ def describe_target(target: "Target", graphs: "list[ir.Graph]") -> ManifestTarge
 
 @gc_paused()
 def describe_tokens(checkpoint: "Checkpoint", vocab_size: int) -> Tokens:
-    """Ids with a meaning: stop at the union of config's and generation_config's eos."""
-    config, generation = checkpoint.config, checkpoint.generation_config
-    eos = dict.fromkeys(_ids(generation.get("eos_token_id")) + _ids(config.get("eos_token_id")))
+    """Ids with a meaning. A generation ends at the ends of generation_config, of the config and of the tokenizer."""
+    from .tokenizer.folder import token_ids
+
+    sources = (checkpoint.generation_config, checkpoint.config, token_ids(checkpoint.tokenizer_files))
+    eos = dict.fromkeys(i for source in sources for i in _ids(source.get("eos_token_id")))
     special = _special_ids(checkpoint.tokenizer_files.get("tokenizer.json"))
     first = {
-        key: (_ids(generation.get(key)) + _ids(config.get(key)) + [None])[0] for key in ("bos_token_id", "pad_token_id")
+        key: next((i for source in sources for i in _ids(source.get(key))), None)
+        for key in ("bos_token_id", "pad_token_id")
     }
     bos, pad = (value if value is None or value < vocab_size else None for value in first.values())
     return Tokens(bos, tuple(i for i in eos if i < vocab_size), pad, tuple(i for i in special if i < vocab_size))
@@ -111,8 +119,36 @@ def _count(shape: tuple[int, ...]) -> int:
     return result
 
 
-def _ids(value: Any) -> list[Any]:
-    return [] if value is None else list(value) if isinstance(value, list) else [value]
+def _ids(value: Any) -> list[int]:
+    """The ids of a key that holds one or several, or nothing; -1 stands for none."""
+    return [i for i in (value if isinstance(value, list) else [value]) if type(i) is int and i >= 0]
+
+
+def token_warnings(checkpoint: "Checkpoint", tokens: Tokens, vocab_size: int) -> list[str]:
+    """What a user should know of the tokens."""
+    told = []
+    if not tokens.eos:
+        told.append(
+            "nothing ends a generation: neither config.json, generation_config.json nor the tokenizer names an "
+            "eos_token_id. Every answer runs to max_tokens; name it in generation_config.json and export again."
+        )
+    count = _token_count(checkpoint.tokenizer_files.get("tokenizer.json"))
+    if count > vocab_size:
+        told.append(
+            f"the tokenizer has ids up to {count - 1}, and the embedding rows for {vocab_size} tokens only: a prompt "
+            "with such an id is refused, and none is generated."
+        )
+    return told
+
+
+@gc_paused()
+def _token_count(tokenizer: bytes | None) -> int:
+    """One more than the largest id of a tokenizer.json."""
+    if tokenizer is None:
+        return 0
+    from tokenizers import Tokenizer
+
+    return 1 + max(Tokenizer.from_buffer(tokenizer).get_vocab(with_added_tokens=True).values(), default=-1)
 
 
 def _special_ids(tokenizer: bytes | None) -> list[int]:

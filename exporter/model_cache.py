@@ -6,7 +6,6 @@ CACHE/               $ONNXLM_CACHE, else $XDG_CACHE_HOME/onnxlm, else ~/.cache/o
 
 import contextlib
 import hashlib
-import os
 import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ from pathlib import Path
 from runtime.bundle.bundle import open_bundle
 from runtime.bundle.manifest import FORMAT_VERSION
 from runtime.errors import BundleError, CheckpointError
+from runtime.host.cache_folder import cache_folder
 
 from .options import ExportOptions
 
@@ -34,14 +34,6 @@ class CachedModel:
     folder: Path
     size: int
     source: str
-
-
-def cache_folder() -> Path:
-    """Where the cache lies; the folder need not exist."""
-    if own := os.environ.get("ONNXLM_CACHE"):
-        return Path(own)
-    base = os.environ.get("XDG_CACHE_HOME")
-    return (Path(base) if base else Path.home() / ".cache") / "onnxlm"
 
 
 def cached_bundle(

@@ -6,7 +6,7 @@ from typing import Literal, get_args
 
 from runtime.errors import OptionError
 
-from .verify.verify import Method
+from .verify.choice import Method
 
 Provider = Literal["cpu", "cuda"]
 OnnxRuntime = Literal["1.31", "1.32"]

@@ -18,18 +18,13 @@ class Gate:
     above: bool
     bound: float
 
-    def missed(self, quality: Quality) -> str | None:
-        """What is wrong if the condition holds; None if it does not."""
+    def check(self, quality: Quality, consequence: str = "") -> None:
+        """Raise QuantizationError if the condition holds; `consequence` is what that means for the caller."""
         value = float(getattr(quality, self.figure))
-        if not ((value > self.bound) if self.above else (value < self.bound)):
-            return None
-        return f"{self.figure} is {value:.4g}, {'above' if self.above else 'below'} {self.bound:g}"
-
-    def check(self, quality: Quality) -> None:
-        """Raise QuantizationError if the condition holds, before a bundle is written."""
-        if missed := self.missed(quality):
+        if (value > self.bound) if self.above else (value < self.bound):
+            relation = "above" if self.above else "below"
             raise QuantizationError(
-                f"{missed}; nothing was written. "
+                f"{self.figure} is {value:.4g}, {relation} {self.bound:g}, which --fail-if forbids. {consequence}"
                 "Allow more bits (--budget, --preset accurate), or give text that is closer to yours (--calibration)."
             )
 

@@ -138,7 +138,7 @@ def _measure(source: Bundle, new: Bundle, text: Text, gate: Gate | None, progres
     """Compare the new bundle with the old one on text that was held out, and write that into the manifest."""
     quality = measure_quality(open_bundle(new.folder), source, text, progress)
     if gate:
-        gate.check(quality)
+        gate.check(quality, "Nothing was written. ")
     known = {name: entry.sha256 for name, entry in new.manifest.files.items()}
     return write_manifest(new.folder, replace(new.manifest, quality=quality), known=known)
 

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Generator, Sequence
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any, overload
@@ -10,10 +11,12 @@ from .client import Model, Prompt, Request
 from .engine.engine import EngineStats
 from .engine.generation import OutputDelta
 from .engine.handle import RequestHandle
-from .llm import Messages, is_one_conversation, is_one_prompt
-from .options import EngineOptions, SamplingParams
+from .engine.waiting import Reservation
+from .errors import OptionError
+from .llm import SCORING, Messages, is_one_conversation, is_one_prompt
+from .options import MAX_CHOICES, EngineOptions, SamplingParams
 from .ort.runner_protocol import ModelRunner
-from .outputs import Completion, combine, raise_error
+from .outputs import Completion, Score, combine, raise_error, score_of
 
 
 class AsyncLLM:
@@ -79,8 +82,11 @@ class AsyncLLM:
         params = (params or SamplingParams()).with_changes(changes)
         one = is_one_prompt(prompt)
         prompts = [prompt] if one else prompt
-        make = [lambda each=each: self.model.request(each, params, timeout=timeout) for each in prompts]
-        answers = await self._complete(make)
+
+        def make() -> list[Request]:
+            return [self.model.request(each, params, timeout=timeout) for each in prompts]
+
+        answers = await self._complete(await asyncio.to_thread(make))
         return raise_error(answers[0]) if one else answers
 
     @overload
@@ -109,28 +115,55 @@ class AsyncLLM:
         """Answer a conversation, or a list of conversations together; see LLM.chat."""
         one = is_one_conversation(messages)
         conversations = [messages] if one else messages
-        make = [
-            lambda each=each: self.model.chat_request(each, params, timeout=timeout, **extra) for each in conversations
-        ]
-        answers = await self._complete(make)
+
+        def make() -> list[Request]:
+            return [self.model.chat_request(each, params, timeout=timeout, **extra) for each in conversations]
+
+        answers = await self._complete(await asyncio.to_thread(make))
         return raise_error(answers[0]) if one else answers
 
     def stream(
         self, prompt: Prompt, params: SamplingParams | None = None, *, timeout: float | None = None, **changes: Any
     ) -> "PendingStream":
-        """Answer one prompt piece by piece. Leaving the iterator, or cancelling its task, cancels the request.
+        """Answer one prompt piece by piece. Closing or dropping the stream cancels, and so does cancelling its task.
 
-        `await` it to have a refusal raised before anything is read, as a web handler wants it; `async for` alone
-        submits with the first piece.
+        The call submits: the prompt is prepared in a thread at once. `await` the stream for its handle, as a web
+        handler does before it answers, or read it with `async for`.
+
+        Raises:
+            OptionError: a keyword is no sampling parameter.
+            QueueFullError, EngineClosedError: nothing new is taken now; raised by this call.
+            RequestError: the prompt is refused; raised by `await`, or with the first piece.
         """
         changed = (params or SamplingParams()).with_changes(changes)
-        return self._stream(lambda: self.model.request(prompt, changed, timeout=timeout))
+        return self._stream(changed.n, lambda: self.model.request(prompt, changed, timeout=timeout))
 
     def stream_chat(
         self, messages: Messages, params: SamplingParams | None = None, *, timeout: float | None = None, **extra: Any
     ) -> "PendingStream":
         """As `chat`, piece by piece; see `stream`."""
-        return self._stream(lambda: self.model.chat_request(messages, params, timeout=timeout, **extra))
+        n = extra.get("n", (params or SamplingParams()).n)
+        answers = n if isinstance(n, int) and 0 < n <= MAX_CHOICES else 1  # else refused when it is prepared
+        return self._stream(answers, lambda: self.model.chat_request(messages, params, timeout=timeout, **extra))
+
+    async def tokenize(self, text: str, *, special_tokens: bool = True) -> list[int]:
+        """The ids of a text; see LLM.tokenize."""
+        return await asyncio.to_thread(self.model.tokenizer.encode, text, add_special_tokens=special_tokens)
+
+    @overload
+    async def score(self, text: str | list[int]) -> Score: ...
+
+    @overload
+    async def score(self, text: list[str] | list[list[int]]) -> list[Score]: ...
+
+    async def score(self, text: Any) -> Score | list[Score]:
+        """Log-probabilities and perplexity of a text, or of each of a list; see LLM.score."""
+        one = is_one_prompt(text)
+        texts = [text] if one else text
+        requests = await asyncio.to_thread(lambda: [self.model.request(each, SCORING) for each in texts])
+        done = zip(requests, await self._complete(requests), strict=True)
+        scores = [score_of(request.ids, raise_error(completion)) for request, completion in done]
+        return scores[0] if one else scores
 
     def stats(self) -> EngineStats:
         """What the engine does now, and what it did since it started."""
@@ -148,9 +181,8 @@ class AsyncLLM:
     ) -> None:
         await self.close()
 
-    async def _complete(self, make: Sequence[Callable[[], Request]]) -> list[Completion]:
-        """The completions of requests that are made in a thread, as many at a time as keep the engine busy."""
-        requests = await asyncio.to_thread(lambda: [one() for one in make])
+    async def _complete(self, requests: Sequence[Request]) -> list[Completion]:
+        """The completions of requests, as many at a time as keep the engine busy."""
         room = asyncio.Semaphore(2 * self.model.options.max_concurrency)
         tasks = [asyncio.create_task(self._answer(request, room)) for request in requests]
         try:
@@ -160,35 +192,56 @@ class AsyncLLM:
                 task.cancel()
 
     async def _answer(self, request: Request, room: asyncio.Semaphore) -> Completion:
-        async with room, self.model.submit(request) as handle:
+        async with room, await asyncio.to_thread(self.model.submit, request) as handle:
             return combine(handle.answers, await handle.deltas_async())
 
-    def _stream(self, make: Callable[[], Request]) -> "PendingStream":
-        return PendingStream(lambda: self.model.submit(make(), streamed=True))
+    def _stream(self, answers: int, make: Callable[[], Request]) -> "PendingStream":
+        reservation = self.model.engine.reserve(answers)
+        submit = partial(self.model.submit, streamed=True, reservation=reservation)
+        return PendingStream(lambda: submit(make()), reservation)
 
 
 class PendingStream:
-    """A stream that is not submitted yet: `await` it for its handle, or read it with `async for`."""
+    """A stream on its way to the engine: `await` it for its handle, or read it with `async for`. For one reader.
 
-    def __init__(self, submit: Callable[[], RequestHandle]) -> None:
-        self._submit = submit
-        self._handle: RequestHandle | None = None
+    Args:
+        submit: prepares and submits the request; runs in a thread, at once.
+        reservation: its room in the queue, given back if the request is not submitted.
+    """
+
+    def __init__(self, submit: Callable[[], RequestHandle], reservation: Reservation) -> None:
+        def ended(future: "asyncio.Future[RequestHandle]") -> None:
+            reservation.give_up()
+            if not future.cancelled():
+                future.exception()  # seen: a stream that nobody reads complains to nobody
+
+        try:
+            self._handle = asyncio.get_running_loop().run_in_executor(None, submit)
+        except RuntimeError as error:
+            reservation.give_up()
+            raise OptionError("AsyncLLM streams inside a running event loop; LLM.stream needs none.") from error
+        self._handle.add_done_callback(ended)
 
     def __await__(self) -> Generator[Any, None, RequestHandle]:
-        return self._submitted().__await__()
+        return self._handle.__await__()
 
     def __aiter__(self) -> AsyncIterator[OutputDelta]:
         return self
 
     async def __anext__(self) -> OutputDelta:
-        return await anext(await self._submitted())
+        if self._handle.cancelled():
+            raise StopAsyncIteration
+        return await anext(await self._handle)
+
+    async def __aenter__(self) -> RequestHandle:
+        return await self._handle
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.aclose()
 
     async def aclose(self) -> None:
-        """Cancel the request, if it was submitted."""
-        if self._handle is not None:
-            self._handle.close()
-
-    async def _submitted(self) -> RequestHandle:
-        if self._handle is None:
-            self._handle = await asyncio.to_thread(self._submit)
-        return self._handle
+        """Cancel the request, wherever it is."""
+        if not self._handle.cancel() and not self._handle.cancelled() and self._handle.exception() is None:
+            self._handle.result().close()

@@ -28,6 +28,7 @@ class BatchCounts:
     kept: int = 0
     answered: int = 0
     failed: int = 0
+    first_error: str | None = None
 
 
 class BatchFile:
@@ -101,6 +102,7 @@ class BatchFile:
             self.counts.answered += 1
         else:
             self.counts.failed += 1
+            self.counts.first_error = self.counts.first_error or f"line {line.number}: {answer['error']}"
 
 
 def _answer(completion: Completion) -> dict[str, Any]:

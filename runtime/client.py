@@ -3,6 +3,7 @@
 import functools
 import itertools
 from collections.abc import Callable, Collection, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,6 +15,7 @@ from .engine.generation import RequestState
 from .engine.handle import Observer, Reader, RequestHandle
 from .engine.request import Sequence as TokenSequence
 from .engine.speculation import PromptLookup
+from .engine.waiting import Reservation
 from .errors import OptionError, RequestError
 from .loading import build_engine, generation_config, load_executor
 from .options import EngineOptions, SamplingParams
@@ -66,14 +68,16 @@ class Model:
         self.bundle = open_bundle(path)
         self.options = options
         manifest = self.bundle.manifest
-        self.tokenizer = Tokenizer(self.bundle.path("tokenizer.json"), manifest.tokens.special)
         self._defaults = generation_config(self.bundle)
         self._vocab_size = manifest.architecture.vocab_size
-        self._grammars = Grammars(self.tokenizer, self._vocab_size, manifest.tokens.eos)
         self._ids = itertools.count()
-        executor = executor or load_executor(self.bundle, provider, options)
         self.determinism: Determinism | None = None
+        with ThreadPoolExecutor(1) as beside:  # neither holds the interpreter's lock: they take the time of the longer
+            reading = beside.submit(Tokenizer, self.bundle.path("tokenizer.json"), manifest.tokens.special)
+            executor = executor or load_executor(self.bundle, provider, options)
         with closing_on_error(executor):
+            self.tokenizer = reading.result()
+            self._grammars = Grammars(self.tokenizer, self._vocab_size, manifest.tokens.eos)
             if options.self_test:
                 self.determinism = check_determinism(executor)
             self.engine = build_engine(executor, self.bundle, options)
@@ -112,7 +116,14 @@ class Model:
             raise RequestError(f"timeout must be a number of seconds from 0 on, got {timeout!r}.")
         return Request(tuple(ids), params, timeout, frozenset(visible))
 
-    def submit(self, request: Request, *, streamed: bool = False, observer: Observer | None = None) -> RequestHandle:
+    def submit(
+        self,
+        request: Request,
+        *,
+        streamed: bool = False,
+        observer: Observer | None = None,
+        reservation: Reservation | None = None,
+    ) -> RequestHandle:
         """Start the `n` answers to one request; see RequestHandle.
 
         Raises:
@@ -121,7 +132,9 @@ class Model:
         """
         answers = self.answers(request)
         readers = [request.reader() for _ in answers] if request.reader else []
-        return RequestHandle(self.engine, answers, streamed=streamed, readers=readers, observer=observer)
+        return RequestHandle(
+            self.engine, answers, streamed=streamed, readers=readers, observer=observer, reservation=reservation
+        )
 
     def answers(self, request: Request) -> list[RequestState]:
         """The `n` answers to one request, not yet submitted."""

@@ -16,7 +16,7 @@ from .outputs import Completion, Score, raise_error, score_of
 Message = Mapping[str, Any]
 Messages = Sequence[Message]
 # A score needs one step, whose logits are not sampled from.
-_SCORING = SamplingParams(max_tokens=0, prompt_logprobs=0)
+SCORING = SamplingParams(max_tokens=0, prompt_logprobs=0)
 
 
 class LLM:
@@ -196,7 +196,7 @@ class LLM:
             ExecutionError: a step failed.
         """
         one = is_one_prompt(text)
-        requests = [self.model.request(each, _SCORING) for each in ([text] if one else text)]
+        requests = [self.model.request(each, SCORING) for each in ([text] if one else text)]
         done = zip(requests, self._run(requests), strict=True)
         scores = [score_of(request.ids, raise_error(completion)) for request, completion in done]
         return scores[0] if one else scores

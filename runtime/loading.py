@@ -16,6 +16,7 @@ from .errors import BundleError, OptionError
 from .host.memory import available_memory
 from .options import EngineOptions
 from .ort.executor import OnnxExecutor
+from .ort.prepared import find
 from .ort.runner_protocol import ModelRunner, states_of
 from .ort.session import choose_provider
 
@@ -24,21 +25,33 @@ _GENERATION_CONFIG = "generation_config.json"
 
 
 def load_executor(bundle: Bundle, provider: str, options: EngineOptions) -> OnnxExecutor:
-    """The executor over a bundle's own graphs.
+    """The executor over a bundle's own graphs, or over weights that were prepared for this processor.
 
     Raises:
-        OptionError: `kv_dtype` is not what the graphs hold.
+        OptionError: `kv_dtype` is not what the graphs hold, or `context` more than the model has.
         ProviderError: the provider cannot start.
     """
     _check_kv_dtype(bundle, options.kv_dtype)
+    _check_context(bundle, options.context)
+    chosen, prepared = choose_provider(provider, bundle), find(bundle)
     return OnnxExecutor(
         bundle,
-        choose_provider(provider, bundle),
+        chosen,
+        graph=prepared.graph if prepared else None,
         slots=options.max_concurrency,
         context=options.context,
         threads=options.threads,
         kv_memory=options.kv_memory,
     )
+
+
+def _check_context(bundle: Bundle, wanted: int | None) -> None:
+    most = bundle.manifest.architecture.context_length
+    if wanted is not None and wanted > most:
+        raise OptionError(
+            f"context {wanted} is more than the {most} tokens that {bundle.folder} has. "
+            f"Leave --context out, or give at most {most}."
+        )
 
 
 def _check_kv_dtype(bundle: Bundle, wanted: str) -> None:

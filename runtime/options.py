@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal
 
 from .errors import OptionError, RequestError
-from .sampling.grammar import StructuredOutput
+from .sampling.grammar import StructuredOutput, schema_method
 
 MAX_CHOICES = 128
 _MAX_SEED = 2**64 - 1
@@ -23,7 +23,7 @@ class SamplingParams:
     Args:
         max_tokens: Most tokens to generate. 0 only scores the prompt.
         temperature: 0 is greedy; above, the distribution is sampled.
-        top_k: Keep the k likeliest tokens; 0 keeps all.
+        top_k: Keep the k likeliest tokens, and those exactly as likely as the k-th; 0 keeps all.
         top_p: Keep the fewest likeliest tokens whose probability reaches this; 1 keeps all.
         min_p: Keep tokens at least this share as likely as the likeliest one; 0 keeps all.
         seed: Makes sampling repeatable; None draws fresh entropy, reported back.
@@ -38,7 +38,7 @@ class SamplingParams:
         logprobs: How many alternatives to report per generated token (0: the token alone; None: none at all).
         prompt_logprobs: The same for each prompt token.
         n: How many independent answers.
-        structured: What the answers must be: JSON of a schema, and the like.
+        structured: What the answers must be: JSON of a schema, and the like. A pydantic model stands for its schema.
 
     Raises:
         RequestError: a value is out of range, not finite, or contradicts another.
@@ -77,8 +77,6 @@ class SamplingParams:
             raise ValueError(f"min_tokens {min_tokens} is more than max_tokens {max_tokens}")
         if not isinstance(self.ignore_eos, bool):
             raise ValueError(f"ignore_eos must be true or false, got {self.ignore_eos!r}")
-        if self.structured is not None:
-            _check_structured(self.structured, self.ignore_eos or min_tokens > 0)
         return {
             "max_tokens": max_tokens,
             "min_tokens": min_tokens,
@@ -98,6 +96,7 @@ class SamplingParams:
             "logprobs": _optional(integer, "logprobs", self.logprobs, 0),
             "prompt_logprobs": _optional(integer, "prompt_logprobs", self.prompt_logprobs, 0),
             "n": integer("n", self.n, 1, MAX_CHOICES),
+            "structured": _optional(_structured, "structured", self.structured, self.ignore_eos or min_tokens > 0),
         }
 
     @classmethod
@@ -156,7 +155,7 @@ class EngineOptions:
     """How the engine uses the machine.
 
     Args:
-        max_concurrency: Rows: how many requests decode together.
+        max_concurrency: Slots: how many requests decode together.
         context: Most tokens of one request, prompt and answer; None is the model's context length.
         prefill_chunk: Prompt tokens computed between two decode steps.
         kv_memory: Bytes for keys, values and states; None takes a share of the free memory.
@@ -263,11 +262,14 @@ def _items(name: str, values: Any) -> tuple[Any, ...]:
     return tuple(values)
 
 
-def _check_structured(structured: Any, forced_length: bool) -> None:
+def _structured(name: str, structured: Any, forced_length: bool) -> StructuredOutput:
+    if schema_method(structured):
+        structured = StructuredOutput(json_schema=structured)
     if not isinstance(structured, StructuredOutput):
-        raise ValueError(f"structured must be a StructuredOutput, got {structured!r:.60}")
+        raise ValueError(f"{name} must be a StructuredOutput or a pydantic model, got {structured!r:.60}")
     if forced_length:
         raise ValueError("structured output ends where it is complete: it takes neither min_tokens nor ignore_eos")
+    return structured
 
 
 def _stop_strings(stop: Any) -> tuple[str, ...]:

@@ -82,6 +82,32 @@ class TensorSource(Protocol):
 
 
 @dataclass(frozen=True)
+class Renamed:
+    """A tensor that stands in for another: an adapter's whole tensor, or a head as the embedding."""
+
+    name: str
+    source: TensorSource
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """As stored."""
+        return self.source.shape
+
+    @property
+    def dtype(self) -> str:
+        """For messages."""
+        return self.source.dtype
+
+    def read(self) -> FloatArray:
+        """The values in float32."""
+        return self.source.read()
+
+    def packed(self) -> PackedTensor | None:
+        """As stored."""
+        return self.source.packed()
+
+
+@dataclass(frozen=True)
 class Checkpoint:
     """A source model: configuration, weights on disk and tokenizer files.
 
@@ -96,6 +122,8 @@ class Checkpoint:
         revision: commit of a hub repository, where known.
         licence: as the checkpoint states it, where it does.
         keep: what must live as long as the tensors, such as a temporary folder.
+        path: the folder or file that was opened, where there is one.
+        warnings: what a user should know of how it was read.
     """
 
     name: str
@@ -108,6 +136,8 @@ class Checkpoint:
     revision: str | None = None
     licence: str | None = None
     keep: object = None
+    path: Path | None = None
+    warnings: tuple[str, ...] = ()
 
     @cached_property
     def sha256(self) -> str | None:

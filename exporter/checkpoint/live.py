@@ -12,6 +12,7 @@ from exporter.tokenizer.folder import folder_tokenizer_files
 from runtime.errors import CheckpointError, UnsupportedError
 
 from .checkpoint import Checkpoint, FloatArray, PackedTensor
+from .generation import checked_settings
 from .names import text_model_tensors
 from .safetensors.folder import text_config
 from .stored import require_finite
@@ -63,13 +64,18 @@ def open_module(module: Any, tokenizer: Any = None, config: Mapping[str, Any] | 
         config = module.config.to_dict()
     text = text_config(config, Path("config"))
     generation = getattr(module, "generation_config", None)
+    settings, unused = checked_settings(
+        generation.to_diff_dict() if generation is not None else {}, Path("generation_config")
+    )
+    files, told = ({}, []) if tokenizer is None else _tokenizer_files(tokenizer)
     return Checkpoint(
         name=str(config.get("_name_or_path") or type(module).__name__),
         format="module",
         config=text,
-        generation_config=generation.to_diff_dict() if generation is not None else {},
+        generation_config=settings,
         tensors=text_model_tensors(_live_tensors(module), text, nested="text_config" in config),
-        tokenizer_files={} if tokenizer is None else _tokenizer_files(tokenizer),
+        tokenizer_files=files,
+        warnings=(*unused, *told),
     )
 
 
@@ -81,7 +87,7 @@ def _live_tensors(module: Any) -> dict[str, LiveTensor]:
     return {tensor.name: tensor for tensor in tensors.values()}
 
 
-def _tokenizer_files(tokenizer: Any) -> dict[str, bytes]:
+def _tokenizer_files(tokenizer: Any) -> tuple[dict[str, bytes], list[str]]:
     with tempfile.TemporaryDirectory(prefix="onnxlm-") as folder:
         tokenizer.save_pretrained(folder)
         return folder_tokenizer_files(Path(folder))

@@ -53,6 +53,10 @@ def _open(source: str | Path, revision: str | None) -> Checkpoint:
 
 
 def _open_path(path: Path) -> Checkpoint:
+    return replace(_read_path(path), path=path)
+
+
+def _read_path(path: Path) -> Checkpoint:
     if path.is_dir():
         return _open_folder(path)
     if path.suffix == ".gguf":

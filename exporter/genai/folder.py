@@ -1,5 +1,6 @@
 """A folder for onnxruntime-genai: one graph with its input names, over the weights of a bundle."""
 
+import contextlib
 import json
 import os
 import shutil
@@ -20,6 +21,7 @@ from .graph import make_genai_graph
 if TYPE_CHECKING:
     from ..export import Progress
 
+_FICLONE = 0x40049409  # ioctl of Linux: share the blocks of a file
 _TEXT_FILES = (".json", ".jinja", ".model")
 
 
@@ -44,7 +46,7 @@ def export_genai(
     options: ExportOptions | None = None,
     progress: "Progress | None" = None,
     *,
-    copy_weights: bool = False,
+    link_weights: bool = False,
 ) -> GenaiReport:
     """Write the folder of a bundle, or of anything that `export` takes, which then is exported on the way.
 
@@ -53,8 +55,8 @@ def export_genai(
         output: the folder to create.
         options: for a checkpoint, those of its export; for a bundle, `verify` and `overwrite` alone.
         progress: as in `export`.
-        copy_weights: write weights.bin anew, where a second name for the bundle's file would do: `onnx.checker` refuses
-            weights in a file of several names.
+        link_weights: give the bundle's weights.bin a second name where that can be done, in place of a copy. It takes
+            no disk, and `onnx.checker` refuses both folders: weights in a file of several names.
 
     Raises:
         UnsupportedError: onnxruntime-genai could not run such a model.
@@ -64,21 +66,21 @@ def export_genai(
     options = options or ExportOptions()
     if isinstance(source, str | Path) and (Path(source) / MANIFEST_NAME).is_file():
         options.require_no_choices()
-        return _write(open_bundle(source), Path(output), options, copy_weights)
+        return _write(open_bundle(source), Path(output), options, link_weights)
     from ..export import export
 
     parent = Path(output).absolute().parent
     parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=f".{Path(output).name}.bundle.", dir=parent) as scratch:
         export(source, Path(scratch) / "bundle", replace(options, overwrite=False), progress)
-        report = _write(open_bundle(Path(scratch) / "bundle"), Path(output), options, copy_weights)
+        report = _write(open_bundle(Path(scratch) / "bundle"), Path(output), options, False)
     return replace(report, linked=False)
 
 
-def _write(bundle: Bundle, output: Path, options: ExportOptions, copy_weights: bool) -> GenaiReport:
+def _write(bundle: Bundle, output: Path, options: ExportOptions, link_weights: bool) -> GenaiReport:
     config = genai_config(bundle.manifest)
     with new_bundle(output, overwrite=options.overwrite, marker=CONFIG_FILE) as folder:
-        linked = _provide(bundle.path(WEIGHTS_FILE), folder / WEIGHTS_FILE, copy_weights)
+        linked = _provide(bundle.path(WEIGHTS_FILE), folder / WEIGHTS_FILE, link_weights)
         _write_graph(bundle, folder)
         (folder / CONFIG_FILE).write_text(json.dumps(config, indent=1) + "\n")
         _write_tokenizer(bundle, folder)
@@ -86,16 +88,25 @@ def _write(bundle: Bundle, output: Path, options: ExportOptions, copy_weights: b
     return GenaiReport(output, linked, difference)
 
 
-def _provide(weights: Path, target: Path, copy: bool) -> bool:
+def _provide(weights: Path, target: Path, link: bool) -> bool:
     """Whether the file has a second name now; across file systems it has to be copied."""
-    if not copy:
-        try:
+    if link:
+        with contextlib.suppress(OSError):
             os.link(weights.resolve(), target)
-        except OSError:
-            copy = True
-    if copy:
-        shutil.copyfile(weights, target)
-    return not copy
+            return True
+    _copy(weights, target)
+    return False
+
+
+def _copy(weights: Path, target: Path) -> None:
+    """Copy, by sharing the blocks on disk where the file system can (Btrfs, XFS)."""
+    with weights.open("rb") as source, target.open("wb") as copy:
+        try:
+            import fcntl
+
+            fcntl.ioctl(copy.fileno(), _FICLONE, source.fileno())
+        except (ImportError, OSError):  # another system, or another file system
+            shutil.copyfileobj(source, copy, 1 << 22)
 
 
 def _write_graph(bundle: Bundle, folder: Path) -> None:

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING, Any
 
-from runtime.errors import UnsupportedError
+from runtime.errors import CheckpointError, UnsupportedError
 
 from .splits import WORD_SPLITS, WordSplit
 from .vocabulary import WRITTEN_BYTES, Vocabulary, add_ends, add_tokens, byte_alphabet
@@ -18,6 +18,9 @@ def byte_level_tokenizer(vocabulary: Vocabulary) -> "Tokenizer":
     split = _word_split(vocabulary)
     texts = _spelled(vocabulary)
     ids = {text: i for i, text in enumerate(texts)}
+    added = set(vocabulary.added)
+    if vocabulary.merges is None and any(len(text) > 1 for i, text in enumerate(texts) if i not in added):
+        raise CheckpointError(f"{vocabulary.where}: metadata tokenizer.ggml.merges is missing.")
     tokenizer = Tokenizer(models.BPE(ids, vocabulary.merges or [], ignore_merges=split.ignore_merges))
     if split.nfc:
         tokenizer.normalizer = normalizers.NFC()

@@ -11,15 +11,15 @@ if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
 SPACE = "▁"
-Style = Literal["metaspace", "legacy", "gemma"]
+Style = Literal["plain", "gemma"]
 
 # By general.architecture; nothing else in the file says which.
-STYLES: Mapping[str, Style] = {"gemma": "gemma", "gemma2": "gemma", "gemma3": "gemma", "phi3": "legacy"}
+STYLES: Mapping[str, Style] = {"gemma": "gemma", "gemma2": "gemma", "gemma3": "gemma"}
 
 
 def sentencepiece_tokenizer(vocabulary: Vocabulary) -> "Tokenizer":
     """The tokenizer of a GGUF file whose `tokenizer.ggml.model` is "llama"."""
-    style = STYLES.get(str(vocabulary.metadata.get("general.architecture")), "metaspace")
+    style = STYLES.get(str(vocabulary.metadata.get("general.architecture")), "plain")
     tokenizer = _tokenizer(vocabulary, style)
     add_ends(tokenizer, vocabulary, bos=True)
     return tokenizer
@@ -73,7 +73,12 @@ def _implied_merges(ids: Mapping[str, int], ranks: list[float]) -> list[tuple[st
 
 
 def _dress(tokenizer: "Tokenizer", style: Style, prefix: bool) -> None:
-    """What happens to spaces on the way in and out. `prefix`: the text gets a space in front."""
+    """What happens to spaces on the way in and out.
+
+    Args:
+        prefix: every text gets a space in front, whatever it begins with, and so does what follows a token that is
+            matched whole; as SentencePiece and llama.cpp do.
+    """
     from tokenizers import decoders, normalizers, pre_tokenizers
 
     steps = [decoders.Replace(SPACE, " "), decoders.ByteFallback(), decoders.Fuse()]
@@ -83,8 +88,6 @@ def _dress(tokenizer: "Tokenizer", style: Style, prefix: bool) -> None:
     if style == "gemma":
         tokenizer.normalizer = normalizers.Replace(" ", SPACE)
         tokenizer.pre_tokenizer = pre_tokenizers.Split(" ", "merged_with_previous")
-    elif style == "legacy":
-        tokenizer.normalizer = normalizers.Sequence([normalizers.Prepend(SPACE), normalizers.Replace(" ", SPACE)])
     else:
-        scheme = "first" if prefix else "never"
-        tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(SPACE, prepend_scheme=scheme, split=False)
+        spaces = normalizers.Replace(" ", SPACE)
+        tokenizer.normalizer = normalizers.Sequence([normalizers.Prepend(SPACE), spaces]) if prefix else spaces

@@ -30,6 +30,29 @@ _DEEPSEEK3 = (
     r"""[!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+"""
     rf"| ?[\p{{P}}\p{{S}}]+[\r\n]*|{_SPACES}"
 )
+_NO_HAN_UPPER, _NO_HAN_LOWER = (part[:-1] + r"&&[^\p{Han}]]" for part in (_UPPER, _LOWER))
+_KIMI = (
+    rf"\p{{Han}}+|[^\r\n\p{{L}}\p{{N}}]?{_NO_HAN_UPPER}*{_NO_HAN_LOWER}+{_CONTRACTIONS}?"
+    rf"|[^\r\n\p{{L}}\p{{N}}]?{_NO_HAN_UPPER}+{_NO_HAN_LOWER}*{_CONTRACTIONS}?"
+    rf"|\p{{N}}{{1,3}}|{_PUNCTUATION}[\r\n]*|{_SPACES}"
+)
+_YOUTU = _GPT4O.replace(r"\p{N}{1,3}", r"\p{N}")
+_YOUTU_SCRIPTS = (
+    "[\uac00-\ud7a3\u3131-\u318e]+|[\uff01\u2026\u201c\u201d\u2018\u2019\u2014\uff1a\uff1b\uff0c\u3001-\u303f\ufe30-\ufe4f]+"
+    "|[\u3105-\u312f]+|[\u4e00-\u9fa5\u3040-\u309f\u30a0-\u30ff]+"
+)
+_JAIS2 = _LLAMA3.replace(
+    r"\s+(?!\S)|\s+", "|".join(rf"\s{{{n}}}(?!\S)" for n in (512, 256, 128, 64, 32, 16, 8, 4)) + r"|\s{1,2}(?!\S)|\s{1}"
+)
+_BAILING = (
+    r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]++[\r\n]*"
+    r"|\s*[\r\n]|\s+(?!\S)|\s+"
+)
+_EXAONE_MOE = (
+    rf"{_CONTRACTIONS}|[^\r\n\p{{L}}\p{{N}}]?(?:\p{{L}}\p{{M}}*(?: \p{{L}}\p{{M}}*)*)+|\p{{N}}"
+    rf"|{_PUNCTUATION}[\r\n/]?|\s*[\r\n]|\s+(?!\S)|\s+"
+)
+_THOUSANDS = r"\d{1,3}(?=(?:\d{3})*\b)"
 _BLOOM = r" ?[^(\s|.,!?…。，、।۔،)]+"
 _DIGIT, _DIGITS = r"\p{N}", r"\p{N}+"
 _HAN_KANA = "[\u4e00-\u9fa5\u3040-\u309f\u30a0-\u30ff]+"
@@ -76,16 +99,20 @@ class WordSplit:
 
 
 _GROUPS: tuple[tuple[WordSplit, str], ...] = (
-    (WordSplit((_GPT2,)), "gpt-2 phi-2 jais trillion granite-docling exaone4 a.x-4.0 mellum gigachat"),
+    (
+        WordSplit((_GPT2,)),
+        "gpt-2 phi-2 jais trillion granite-docling exaone4 a.x-4.0 mellum gigachat jina-es jina-de jina-v2-es "
+        "jina-v2-de modern-bert",
+    ),
     (WordSplit((_GPT2,), nfc=True), "mpt olmo"),
     (WordSplit((_DIGIT, _GPT2)), "starcoder refact smollm codeshell exaone minerva-7b mellum2"),
     (WordSplit((_DIGIT, _GPT2), nfc=True), "command-r"),
     (
         WordSplit((_LLAMA3,), ignore_merges=True, add_bos=True),
-        "llama3 llama-v3 llama-bpe falcon3 falcon-h1 pixtral midm-2.0 lfm2",
+        "llama3 llama-v3 llama-bpe falcon3 falcon-h1 pixtral midm-2.0 lfm2 jina-v5-nano",
     ),
     (WordSplit((_LLAMA3,)), "dbrx smaug-bpe glm4 chatglm-bpe"),
-    (WordSplit((_QWEN2,), nfc=True), "qwen2 deepseek-r1-qwen"),
+    (WordSplit((_QWEN2,), nfc=True), "qwen2 deepseek-r1-qwen f2llmv2"),
     (WordSplit((_QWEN2,)), "stablelm2 hunyuan solar-open megrez kormo grok-2"),
     (WordSplit((_QWEN35,), nfc=True), "qwen35"),
     (WordSplit((_TEKKEN,), ignore_merges=True, add_bos=True), "tekken"),
@@ -100,6 +127,20 @@ _GROUPS: tuple[tuple[WordSplit, str], ...] = (
     (WordSplit((_BLOOM,)), "bloom poro-chat gpt3-finnish"),
     (WordSplit((_BLOOM, _DIGIT)), "viking"),
     (WordSplit((_SEED,)), "seed-coder"),
+    (WordSplit((_KIMI,)), "kimi-k2"),
+    (WordSplit((_YOUTU_SCRIPTS, _YOUTU), ignore_merges=True), "youtu"),
+    (WordSplit((_THOUSANDS, _GPT4O)), "tiny_aya cohere2moe"),
+    (WordSplit((_DIGITS, r"(?=(\d{3})+(?!\d))")), "superbpe"),
+    (WordSplit((_JAIS2,)), "jais-2"),
+    (WordSplit((_EXAONE_MOE,)), "exaone-moe"),
+    (WordSplit((r"\p{N}{1,3}", _LLAMA3.replace(r"\p{N}{1,3}", r"\p{N}+"))), "minicpm5"),
+    (WordSplit((r"[^\n]+|[\n]+", _QWEN2)), "laguna"),
+    (WordSplit((_BAILING,)), "bailingmoe bailingmoe2 llada-moe"),
+    (WordSplit((_QWEN2.removeprefix(f"{_CONTRACTIONS}|"),)), "ufakzeka"),
+    (
+        WordSplit((r"\p{N}{1,3}", _HAN_KANA, _DEEPSEEK3.replace(r"+[\r\n]*|\s*[\r\n]+", r"+|[\r\n]"), _DIGIT)),
+        "spark2_5",
+    ),
 )
 
 WORD_SPLITS: dict[str, WordSplit] = {name: split for split, names in _GROUPS for name in names.split()}

@@ -15,7 +15,7 @@ from runtime.errors import UnsupportedError
 
 from ..genai.check import check_genai_graph
 from ..genai.graph import make_genai_graph
-from ..verify.verify import Method
+from ..verify.choice import Method
 from .config import generation_config, graph_name, model_config
 
 if TYPE_CHECKING:

@@ -1,6 +1,7 @@
 """Logits of a checkpoint by transformers in eager mode: `python -m exporter.verify.reference REQUEST OUT`.
 
-The only module that loads torch and transformers. They get the checkpoint's config and its tensors as we read them.
+Where transformers can, it opens the folder by itself (`independent`): what is compared shares no code with the export.
+GGUF files, quantized checkpoints and live modules it gets as we read them: their config and their tensors.
 """
 
 import json
@@ -53,12 +54,25 @@ def _transformers_config(config: Any) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Write the logits of a request's ids to OUT (.npy); it is JSON: source, lora, revision and ids."""
+    """Answer a request, JSON of source, lora, revision and ids: logits go to OUT (.npy), the rest to a .json beside."""
     import numpy as np
+    import torch
+
+    from .independent import adapted_model, open_model, sampled_tokens
 
     request = json.loads(sys.argv[1])
-    checkpoint = open_checkpoint(request["source"], lora=request["lora"], revision=request["revision"])
-    np.save(Path(sys.argv[2]), reference_logits(checkpoint, request["ids"]))
+    checkpoint = open_checkpoint(request["source"], revision=request["revision"])
+    path = checkpoint.path
+    model = open_model(path) if path is not None else None
+    independent = model is not None
+    model = adapted_model(model if model is not None else reference_model(checkpoint), request["lora"])
+    with torch.inference_mode():
+        logits = model(input_ids=torch.tensor([request["ids"]]), use_cache=False).logits[0].numpy()
+    np.save(Path(sys.argv[2]), logits)
+    samples = sampled_tokens(path) if path is not None and not request["lora"] else []
+    Path(sys.argv[2]).with_suffix(".json").write_text(
+        json.dumps({"independent": independent, "samples": samples}), encoding="utf-8"
+    )
 
 
 if __name__ == "__main__":

@@ -19,6 +19,21 @@ from ..checkpoint import Checkpoint
 Logits = npt.NDArray[np.float32]
 
 
+@dataclass(frozen=True)
+class Answer:
+    """What a reference says of one sequence.
+
+    Args:
+        logits: `[tokens, V]`.
+        samples: texts and their ids, without begin and end.
+        independent: the reference opened the checkpoint by itself.
+    """
+
+    logits: Logits
+    samples: tuple[tuple[str, list[int]], ...] = ()
+    independent: bool = True
+
+
 class Reference(Protocol):
     """Another implementation of the checkpoint."""
 
@@ -26,8 +41,8 @@ class Reference(Protocol):
     def method(self) -> Literal["transformers", "module"]:
         """What the manifest calls it."""
 
-    def logits(self, ids: npt.NDArray[np.int64]) -> Logits:
-        """Logits `[len(ids), V]` of one sequence.
+    def answer(self, ids: npt.NDArray[np.int64]) -> Answer:
+        """The logits of one sequence, and more.
 
         Raises:
             VerificationError: it cannot run.
@@ -49,7 +64,7 @@ class TransformersReference:
     revision: str | None = None
     method: Literal["transformers"] = "transformers"
 
-    def logits(self, ids: npt.NDArray[np.int64]) -> Logits:
+    def answer(self, ids: npt.NDArray[np.int64]) -> Answer:
         """By `python -m exporter.verify.reference`."""
         request = {"source": self.source, "lora": self.lora, "revision": self.revision, "ids": ids.tolist()}
         with tempfile.TemporaryDirectory() as scratch:
@@ -58,8 +73,9 @@ class TransformersReference:
             done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603  # our own module
             if done.returncode or not output.is_file():
                 raise _cannot_run("transformers", (done.stderr.strip().splitlines() or ["no message"])[-1])
-            result: Logits = np.load(output)
-            return result
+            facts = json.loads(output.with_suffix(".json").read_text(encoding="utf-8"))
+            samples = tuple((text, found) for text, found in facts["samples"])
+            return Answer(np.load(output), samples, facts["independent"])
 
 
 @dataclass(frozen=True)
@@ -72,15 +88,15 @@ class OpenedReference:
     checkpoint: Checkpoint
     method: Literal["transformers"] = "transformers"
 
-    def logits(self, ids: npt.NDArray[np.int64]) -> Logits:
+    def answer(self, ids: npt.NDArray[np.int64]) -> Answer:
         """By exporter.verify.reference."""
         from .reference import reference_logits
 
         try:
-            result: Logits = reference_logits(self.checkpoint, ids.tolist())
+            logits: Logits = reference_logits(self.checkpoint, ids.tolist())
         except Exception as error:  # whatever transformers raises
             raise _cannot_run("transformers", str(error)) from error
-        return result
+        return Answer(logits, independent=False)
 
 
 @dataclass(frozen=True)
@@ -90,7 +106,7 @@ class ModuleReference:
     module: Any
     method: Literal["module"] = "module"
 
-    def logits(self, ids: npt.NDArray[np.int64]) -> Logits:
+    def answer(self, ids: npt.NDArray[np.int64]) -> Answer:
         """By its forward method; without dropout, on a copy where that would change the model."""
         import torch
 
@@ -101,8 +117,7 @@ class ModuleReference:
                 output = module(torch.from_numpy(ids[None]).to(place))
         except Exception as error:  # whatever the user's model raises
             raise _cannot_run(type(module).__name__, str(error)) from error
-        result: Logits = getattr(output, "logits", output)[0].float().cpu().numpy()
-        return result
+        return Answer(getattr(output, "logits", output)[0].float().cpu().numpy())
 
 
 def reference_of(source: Any, checkpoint: Checkpoint, lora: tuple[str | Path, ...]) -> Reference:

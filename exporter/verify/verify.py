@@ -1,9 +1,7 @@
 """Check exported graphs against an independent reference, in logits."""
 
-import importlib.util
 from collections.abc import Callable
 from pathlib import Path
-from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -12,9 +10,9 @@ from runtime.bundle.manifest import Manifest, Verification
 from runtime.errors import VerificationError
 
 from .numpy_graphs import Ids, NumpyRunner
-from .references import Reference
+from .references import Answer, Reference
+from .tokens import require_same_tokens
 
-Method = Literal["auto", "transformers", "self-consistency", "none"]
 Logits = npt.NDArray[np.float32]
 
 PREFILL_TOKENS, DECODE_TOKENS = 24, 8
@@ -25,36 +23,38 @@ TOLERANCE = {"float32": 2e-4, "float16": 2e-2, "bfloat16": 1e-1}
 def verify_graphs(
     folder: Path,
     manifest: Manifest,
-    reference: Reference,
-    method: Method,
+    reference: Reference | None,
     progress: Callable[[str, int, int], None],
-) -> Verification:
+    *,
+    own_tokenizer: bool = False,
+) -> tuple[Verification, list[str]]:
     """Run the graphs on fixed pseudo-random ids and compare.
 
-    "transformers" asks `reference`: the checkpoint's own model in eager mode, or the live model.
-    "self-consistency" compares decode steps with a prefill of the same tokens: it cannot see a wrongly read weight.
+    Args:
+        folder, manifest: of the bundle.
+        reference: whose logits and token ids are right; None compares decode steps with a prefill of the same tokens,
+            which cannot see a wrongly read weight.
+        progress: is told how far it is.
+        own_tokenizer: tokenizer.json is the checkpoint's own file.
+
+    Returns:
+        what was found, and what a user should know.
 
     Raises:
-        VerificationError: the logits differ by more than the number format explains, or are not finite.
+        VerificationError: the logits differ by more than the number format explains, or are not finite; or token ids
+            differ.
     """
-    if method == "none" or manifest.target.provider != "cpu":
-        return Verification("none", None)
-    chosen = _choose(reference, method)
     progress("verifying", 0, 2)
     ids = np.random.default_rng(0).integers(0, manifest.architecture.vocab_size, PREFILL_TOKENS + DECODE_TOKENS)
     ids = ids[: manifest.architecture.context_length]
     ours = _our_logits(NumpyRunner(folder, manifest, len(ids)), ids)
     progress("verifying", 1, 2)
-    expected = chosen.logits(ids) if chosen else _prefill_logits(folder, manifest, ids)
-    name = chosen.method if chosen else "self-consistency"
-    difference = require_close(ours, expected[-len(ours) :], manifest.target.dtype, name)
+    answer = reference.answer(ids) if reference else Answer(_prefill_logits(folder, manifest, ids))
+    name = reference.method if reference else "self-consistency"
+    difference = require_close(ours, answer.logits[-len(ours) :], manifest.target.dtype, name)
+    warnings = require_same_tokens(folder, answer.samples, own_tokenizer) if answer.samples else []
     progress("verifying", 2, 2)
-    return Verification(name, difference)
-
-
-def _choose(reference: Reference, method: Method) -> Reference | None:
-    possible = reference.method == "module" or (_installed("transformers") and _installed("torch"))
-    return None if method == "self-consistency" or (method == "auto" and not possible) else reference
+    return Verification(name, difference), warnings
 
 
 def _our_logits(runner: NumpyRunner, ids: Ids) -> Logits:
@@ -89,7 +89,3 @@ def require_close(ours: Logits, expected: Logits, dtype: str, method: str) -> fl
             f"{allowed:.2g}. Nothing was written. Please report this with the model's config.json."
         )
     return difference
-
-
-def _installed(name: str) -> bool:
-    return importlib.util.find_spec(name) is not None

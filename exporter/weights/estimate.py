@@ -20,17 +20,26 @@ _PACKING = 160 << 20  # floats of a few blocks, and what is tried on them
 
 @dataclass(frozen=True)
 class Estimate:
-    """Bytes of the bundle, and of memory at the most; what the system caches of files not counted."""
+    """What the system caches of files is not counted.
+
+    Args:
+        disk: bytes of the bundle.
+        memory: bytes at the most, of all processes together.
+        verification: of those, what the reference takes that the graphs are compared with; 0 without one.
+    """
 
     disk: int
     memory: int
+    verification: int = 0
 
 
-def estimate(weights: "list[Weight]", storage: "Storage") -> Estimate:
-    """Without reading any weight."""
+def estimate(weights: "list[Weight]", storage: "Storage", verification: int = 0) -> Estimate:
+    """Without reading any weight. `verification`: bytes of the reference's process, which runs after the weights are
+    written, beside this one."""
     sizes = [storage.nbytes(weight) for weight in weights]
     largest = max((_working_bytes(weight, storage) for weight in weights), default=0)
-    return Estimate(sum(sizes) + 4096 * len(sizes) + _GRAPHS_AND_TOKENIZER, largest + _LIBRARIES)
+    disk = sum(sizes) + 4096 * len(sizes) + _GRAPHS_AND_TOKENIZER
+    return Estimate(disk, _LIBRARIES + max(largest, verification), verification)
 
 
 def require_space(output: str | Path, needed: Estimate) -> None:

@@ -45,6 +45,7 @@ class Storage:
         recipe: how the others are packed, or None.
         provider: that the graphs are for.
         kinds: what a matrix of these stored types is kept as, by the one that was tried.
+        requantize: whether the user wants no codes kept.
     """
 
     sites: "dict[str, QuantizableWeight]"
@@ -52,14 +53,10 @@ class Storage:
     recipe: Recipe | None
     provider: str
     kinds: dict[tuple[str, ...], QuantConfig | None]
+    requantize: bool = False
     stored: "dict[str, StoredMatrix]" = field(default_factory=dict)
     tensors: list[QuantizedTensor] = field(default_factory=list)
     outcomes: list[Outcome] = field(default_factory=list)
-
-    @property
-    def has_codes(self) -> bool:
-        """Whether anything but floating point will be stored."""
-        return self.keep or self.recipe is not None
 
     def nbytes(self, weight: "Weight") -> int:
         """About how many bytes of weights.bin a weight will need."""
@@ -115,7 +112,7 @@ class Storage:
         """Why a quantized matrix is not kept where none is."""
         kinds = _kinds(weight)
         if kinds not in self.kinds:
-            return "as --requantize wants it"
+            return "as --requantize wants it" if self.requantize else "embeddings have a form of their own"
         lost = " + ".join(dict.fromkeys(kinds))
         return "most others cannot be kept" if self.kinds[kinds] else f"{lost} has no exact form in MatMulNBits"
 
@@ -167,6 +164,7 @@ def plan_storage(
     }
     storage = Storage(sites, False, _recipe(options), options.target, {})
     if options.requantize:
+        storage.requantize = True
         return storage
     layers = [weight for weight in weights if weight.name in sites and sites[weight.name].role == "linear"]
     exact = sum(weight.nbytes for weight in layers if storage.kept_as(weight))

@@ -39,10 +39,9 @@ class MoE(Module):
         output = self.experts(op, self._cast(op, x, self.inner, "wide"), routing)
         output = self._cast(op, output, self.target, "narrow", self.inner)
         if total is not None:
-            shape = op.Shape(x, start=0, end=2, _name="tokens")
-            total = op.Reshape(
-                total, op.Concat(shape, op.Constant(value_ints=[1]), axis=0, _name="token_column"), _name="total"
-            )
+            # The shape of one channel: a Concat of sizes would run on the CPU, in the middle of a layer.
+            column = op.Slice(x, [0], [1], [2], _name="token_column")
+            total = op.Reshape(total, op.Shape(column, _name="tokens"), _name="total")
             output = op.Mul(output, self._cast(op, total, self.target, "total", FLOAT32), _name="weighted")
         return output if self.about.shared is None else self._add_shared(op, x, output)
 

@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+import onnx_ir as ir
 from onnxscript.nn import Module
 
 from ..decoder.description import Attention, Decoder, Rope
@@ -85,13 +86,20 @@ class SharedInputs(Module):
 
         The maximum serves right-padded first prompts, whose rows are shorter than the batch is wide.
         """
-        width = op.Shape(ids, start=1, end=2, _name="width")
+        zero, one = op.Constant(value_ints=[0]), op.Constant(value_ints=[1])
+        # Counted, not made of the shape: on a GPU a shape is on the host, and what is made of it there is copied.
+        counts = op.CumSum(op.Add(self._zeros(op, ids), one, _name="ones"), op.Constant(value_int=1), _name="counts")
         ends = op.Cast(seqlens_k, to=_INT64, _name="last")
-        lengths = op.Add(ends, op.Constant(value_ints=[1]), _name="lengths")
-        new = width if query_seqlens is None else op.Cast(query_seqlens, to=_INT64, _name="new")
-        first = op.Max(op.Sub(lengths, new, _name="past"), op.Constant(value_ints=[0]), _name="first")
-        columns = op.Range(0, op.Squeeze(width, [0], _name="sequence"), 1, _name="columns")
-        return op.Add(op.Unsqueeze(first, [1], _name="first_column"), columns, _name="positions")
+        lengths = op.Unsqueeze(op.Add(ends, one, _name="lengths"), [1], _name="length_column")
+        if query_seqlens is None:
+            new = op.Gather(counts, op.Constant(value_ints=[-1]), axis=1, _name="width")
+        else:
+            new = op.Unsqueeze(op.Cast(query_seqlens, to=_INT64, _name="new"), [1], _name="new_column")
+        first = op.Max(op.Sub(lengths, new, _name="past"), zero, _name="first")
+        return op.Add(first, op.Sub(counts, one, _name="columns"), _name="positions")
+
+    def _zeros(self, op: Any, ids: Any) -> Any:
+        return op.Sub(ids, ids, _name="zeros")
 
     def _rope_rows(self, op: Any, rope: Rope, positions: Any, seqlens_k: Any) -> Any:
         """The positions, moved behind the short table in sequences of more than `switch` tokens."""
@@ -101,15 +109,17 @@ class SharedInputs(Module):
         return op.Add(positions, op.Unsqueeze(moved, [1], _name="table_start_column"), _name="rope_rows")
 
     def _alibi_bias(self, op: Any, ids: Any, total_sequence_length: Any, alibi: Alibi) -> Any:
-        """slope * key position: what a whole row has in common does not matter to its softmax."""
-        total = op.Cast(total_sequence_length, to=_INT64, _name="total")
-        keys = op.Range(0, total, 1, _name="keys")
-        slopes = self._slopes[alibi]
-        row = op.Mul(slopes, op.Cast(keys, to=_CODES[self.target.dtype], _name="distance"), _name="alibi_row")
-        width = op.Shape(ids, start=1, end=2, _name="rows")
-        ends = op.Unsqueeze(total, [0], _name="columns_of_bias")
-        shape = op.Concat(op.Constant(value_ints=[1, len(alibi)]), width, ends, axis=0, _name="bias_shape")
-        return op.Expand(row, shape, _name="alibi")
+        """slope * key position: what a whole row has in common does not matter to its softmax.
+
+        The rows of the queries are those of a column of zeros, made of the ids: no shape travels between host and GPU.
+        """
+        code = _CODES[self.target.dtype]
+        start, step = (op.Constant(value=ir.tensor(np.array(value, np.int32))) for value in (0, 1))
+        keys = op.Range(start, total_sequence_length, step, _name="keys")
+        row = op.Mul(self._slopes[alibi], op.Cast(keys, to=code, _name="distance"), _name="alibi_row")
+        zeros = op.Gather(self._zeros(op, ids), op.Constant(value_int=0), axis=0, _name="zero_row")
+        column = op.Unsqueeze(op.Cast(zeros, to=code, _name="zeros_as_float"), [0, 1, 3], _name="zero_column")
+        return op.Add(row, column, _name="alibi")
 
     def _query_growth(self, op: Any, positions: Any, beta: float, period: int) -> Any:
         """1 + beta * ln(1 + floor(position / period))."""

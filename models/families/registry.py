@@ -2,6 +2,7 @@
 
 import importlib
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -109,14 +110,34 @@ def describe(values: Mapping[str, Any], ignore_keys: Iterable[str] = ()) -> tupl
     return decoder, table
 
 
-def _find_family(model_type: object) -> ModuleType:
+# Kinds of models that people try, and what they are.
+_OTHER_KINDS: Mapping[str, str] = {
+    "an encoder": "albert bert camembert deberta deberta-v2 distilbert electra modernbert roberta xlm-roberta xlnet",
+    "an encoder with a decoder": "bart led m2m_100 marian mbart mt5 pegasus t5 umt5 whisper",
+    "a vision model": "beit clip clip_vision_model convnext detr dinov2 siglip siglip2 swin vit yolos",
+    "a speech model": "bark hubert musicgen seamless_m4t wav2vec2 wavlm",
+}
+
+
+def require_family(model_type: object, where: str | Path = "config.json") -> str:
+    """The model type, if there is a family of it.
+
+    Raises:
+        CheckpointError: it is missing.
+        UnsupportedError: no family is called so; says what it is, where that is known, and lists the families.
+    """
+    supported = ", ".join(sorted(FAMILIES))
     if not isinstance(model_type, str):
-        raise CheckpointError(f"config.json: model_type is missing; supported: {', '.join(FAMILIES)}.")
+        raise CheckpointError(f"{where}: model_type is missing; supported: {supported}.")
     if model_type not in FAMILIES:
-        raise UnsupportedError(
-            f"config.json: model_type {model_type!r} is not supported; supported: {', '.join(FAMILIES)}."
-        )
-    return importlib.import_module(f".{FAMILIES[model_type]}", __package__)
+        what = next((words for words, types in _OTHER_KINDS.items() if model_type in types.split()), None)
+        other = f" It is {what}, and only causal language models can be exported." if what else ""
+        raise UnsupportedError(f"{where}: model_type {model_type!r} is not supported.{other} Supported: {supported}.")
+    return model_type
+
+
+def _find_family(model_type: object) -> ModuleType:
+    return importlib.import_module(f".{FAMILIES[require_family(model_type)]}", __package__)
 
 
 def _check_heads(decoder: Decoder) -> None:

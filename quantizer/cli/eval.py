@@ -9,7 +9,6 @@ import click
 
 from runtime.cli.interrupt import stopping_promptly
 from runtime.cli.progress import progress as show_progress
-from runtime.errors import QuantizationError
 
 if TYPE_CHECKING:
     from runtime.bundle.manifest import Quality
@@ -74,8 +73,8 @@ def evaluate(
         click.echo(json.dumps(asdict(scores) | more, indent=1))
     else:
         _print_figures(quality, chosen.held_out.shape[1], rounding, asked)
-    if gate and (missed := gate.missed(quality)):
-        raise QuantizationError(f"{missed}.")
+    if gate:
+        gate.check(quality)
 
 
 def _print_figures(quality: "Quality", context: int, rounding: "Scores | None", asked: "list[Probe]") -> None:

@@ -34,7 +34,11 @@ def _count_or_auto(_context: click.Context, _option: click.Parameter, text: str 
 @click.command()
 @click.argument("source", type=_PATH)
 @click.option("-o", "--output", required=True, type=_PATH, help="Folder of the new bundle.")
-@click.option("--preset", type=click.Choice(["fast", "balanced", "small", "accurate"]), help="See below.")
+@click.option(
+    "--preset",
+    type=click.Choice(["fast", "balanced", "small", "accurate"]),
+    help="A recipe by name, explained below.",
+)
 @click.option("--bits", type=click.Choice(_NUMBERS["bits"]), help="Bits of layer weights.")
 @click.option("--group-size", type=click.Choice(_NUMBERS["group_size"]), help="Weights that share a scale.")
 @click.option("--symmetric/--asymmetric", default=None, help="Without or with zero points.")

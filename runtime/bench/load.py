@@ -27,10 +27,10 @@ class Load:
 
     Attributes:
         concurrency: users.
-        tokens_per_second: generated tokens of all of them, while all are at work; prompts take part of that time.
-        first_token_seconds: from asking to the first token, the median request's.
-        median_token_seconds: between two tokens of an answer; half came sooner. It is the time of a decode step.
-        token_seconds: the same; 95 of 100 came sooner.
+        tokens_per_second: generated tokens of all users while all are active; prefill takes part of the time.
+        first_token_seconds: median time to first token, in seconds.
+        median_token_seconds: median inter-token latency, in seconds: the time of a decode step.
+        token_seconds: p95 inter-token latency, in seconds.
     """
 
     concurrency: int
@@ -42,15 +42,15 @@ class Load:
 
 @dataclass(frozen=True)
 class Pace:
-    """What a long prompt does to those who read their answers meanwhile.
+    """How a long prompt slows answers that are streamed meanwhile.
 
     Attributes:
-        readers: answers that grow.
+        readers: streamed answers.
         prompt: tokens of the long prompt.
-        idle_seconds: between two tokens without it, in answers as long as those beside it; 95 of 100 came sooner.
-        busy_seconds: the same while it is computed.
-        longest_seconds: the longest that a reader waited for a token then.
-        first_token_seconds: how long the long prompt took.
+        idle_seconds: p95 inter-token latency without the long prompt, in answers of the same length.
+        busy_seconds: p95 inter-token latency while the long prompt is computed.
+        longest_seconds: longest gap between two tokens meanwhile.
+        first_token_seconds: time to first token of the long prompt.
     """
 
     readers: int
@@ -85,7 +85,7 @@ class LoadBench:
     """Requests of random prompts, each different, so that nothing is found in a cache. All answers are streamed.
 
     Args:
-        llm: with at least one row more than the highest concurrency, and nothing else to do.
+        llm: with at least one slot more than the highest concurrency, and nothing else to do.
         prompt: tokens of a prompt; each has between half as many and this many.
         tokens: generated tokens of a request; each has between half as many and this many.
     """

@@ -251,12 +251,14 @@ def _swap(temporary: Path, target: Path) -> None:
 def _sync(folder: Path) -> None:
     for path in sorted(folder.rglob("*")):
         if path.is_file():
-            with path.open("rb") as file:
+            with path.open("r+b") as file:  # Windows syncs only what is open for writing
                 os.fsync(file.fileno())
     _sync_folder(folder)
 
 
 def _sync_folder(folder: Path) -> None:
+    if os.name == "nt":  # Windows opens no folders, and its renames are durable
+        return
     handle = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(handle)

@@ -107,7 +107,7 @@ def _decode(kind: Any, value: Any, where: str) -> Any:
 def _decode_dataclass(kind: Any, value: Any, where: str) -> Any:
     if not isinstance(value, dict):
         raise StrictJsonError(f"{where or 'the document'}: expected an object, got {_show(value)}")
-    hints, fields = _hints(kind), {f.name: f for f in dataclasses.fields(kind)}
+    hints, fields = _hints(kind), _fields(kind)
     unknown = [name for name in value if name not in fields]
     if unknown:
         raise StrictJsonError(f"{_join(where, unknown[0])}: unknown key; known keys are {', '.join(fields)}")
@@ -126,6 +126,11 @@ def _decode_dataclass(kind: Any, value: Any, where: str) -> Any:
 @functools.cache  # resolving the hints of every tensor of a large model again would dominate the parse
 def _hints(kind: Any) -> dict[str, Any]:
     return get_type_hints(kind)
+
+
+@functools.cache
+def _fields(kind: Any) -> "dict[str, dataclasses.Field[Any]]":
+    return {field.name: field for field in dataclasses.fields(kind)}
 
 
 def _required(field: "dataclasses.Field[Any]") -> bool:

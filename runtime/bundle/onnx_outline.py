@@ -20,6 +20,7 @@ _INPUT, _OUTPUT, _NAME, _OP_TYPE, _ATTRIBUTE, _DOMAIN = 1, 2, 3, 4, 5, 7  # of N
 _ATTRIBUTE_NAME, _ATTRIBUTE_INT = 1, 3  # of AttributeProto
 _DIMS, _DATA_TYPE, _TENSOR_NAME, _RAW_DATA, _EXTERNAL_DATA = 1, 2, 8, 9, 13  # of TensorProto
 _KEY, _VALUE = 1, 2  # of StringStringEntryProto
+_PACKED = "prepacked_"  # followed by a number
 
 # TensorProto.DataType → name and bits
 _TYPES: dict[int, tuple[str, int]] = {
@@ -42,7 +43,10 @@ class Node:
 
 @dataclass(frozen=True)
 class Initializer:
-    """One weight or constant. `location` is the file beside the graph that holds it, None when the graph does."""
+    """One weight or constant. `location` is the file beside the graph that holds it, None when the graph does.
+
+    `packed` counts the bytes of its packed form in the same file, where the graph was prepared for a processor.
+    """
 
     name: str
     dtype: str
@@ -50,6 +54,7 @@ class Initializer:
     nbytes: int
     location: str | None
     offset: int
+    packed: int = 0
 
     @property
     def size(self) -> int:
@@ -127,7 +132,15 @@ def _read_initializer(tensor: memoryview) -> Initializer:
             external[_text(entry.get(_KEY, b""))] = _text(entry.get(_VALUE, b""))
     dtype, bits = _TYPES.get(kind, (f"type {kind}", 8))
     nbytes = int(external.get("length", raw or math.prod(shape) * bits // 8))
-    return Initializer(name, dtype, tuple(shape), nbytes, external.get("location"), int(external.get("offset", 0)))
+    packed = sum(_packed_bytes(text) for key, text in external.items() if key.startswith(_PACKED))
+    return Initializer(
+        name, dtype, tuple(shape), nbytes, external.get("location"), int(external.get("offset", 0)), packed
+    )
+
+
+def _packed_bytes(entry: str) -> int:
+    """Of "kernel and hash|offset;length;checksum|…", the lengths: what ONNX Runtime 1.31 and later write."""
+    return sum(int(blob.split(";")[1]) for blob in entry.split("|")[1:] if blob)
 
 
 def _fields(message: memoryview) -> Iterator[tuple[int, int | memoryview]]:

@@ -4,7 +4,8 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from .formats.format import ChatFormat
+from .formats.format import CallFrame, ChatFormat
+from .formats.writing import write_calls
 
 
 def adapted(messages: Iterable[dict[str, Any]], chat: ChatFormat) -> list[dict[str, Any]]:
@@ -23,12 +24,31 @@ def text_arguments(messages: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _adapted(message: dict[str, Any], chat: ChatFormat) -> dict[str, Any]:
+    if chat.needs_content and "content" not in message:
+        message = {**message, "content": ""}
+    if chat.calls and not chat.shows_calls and chat.calls.shape in ("json", "keyed", "named", "tagged", "python"):
+        return _with_written_calls(message, chat.calls)
     if chat.calls and chat.calls.shape == "channels" and message.get("content") and message.get("thinking"):
         thoughts = f"{message['thinking']}\n\n{message['content']}"  # gpt-oss has one place for both, before a call
         message = {**message, "content": "", "thinking": thoughts, "reasoning_content": thoughts}
     if chat.calls and chat.calls.id_is_name:
         message = {**message, "tool_calls": [_with_id(call, i) for i, call in enumerate(_list(message))]}
     return _with_text(message) if chat.text_arguments else message
+
+
+def _with_written_calls(message: dict[str, Any], frame: CallFrame) -> dict[str, Any]:
+    """The message with its calls in the text, as the model wrote them: the template would leave them out."""
+    functions = [call["function"] for call in _list(message) if isinstance(call.get("function"), Mapping)]
+    calls = [(str(one.get("name")), _object(one.get("arguments"))) for one in functions]
+    text = message.get("content") or ""
+    if isinstance(text, list):
+        text = "".join(str(part.get("text", "")) for part in text if isinstance(part, Mapping))
+    kept = {key: value for key, value in message.items() if key != "tool_calls"}
+    return {**kept, "content": text + write_calls(frame, calls)} if calls else message
+
+
+def _object(arguments: Any) -> Mapping[str, Any]:
+    return arguments if isinstance(arguments, Mapping) else {}
 
 
 def _with_text(message: dict[str, Any]) -> dict[str, Any]:

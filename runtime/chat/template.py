@@ -34,6 +34,7 @@ class ChatTemplate:
     Args:
         source: Jinja source; it is a stranger's, so it is run in a sandbox with limits on time and size.
         special_tokens: "bos_token" and the like, as text.
+        tool_source: another template for conversations with tools, where the model has one.
 
     Raises:
         ChatTemplateError: the source is not a template.
@@ -45,8 +46,11 @@ class ChatTemplate:
         'user: Hi</s>'
     """
 
-    def __init__(self, source: str, special_tokens: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self, source: str, special_tokens: Mapping[str, str] | None = None, tool_source: str | None = None
+    ) -> None:
         self._template = SandboxedTemplate(source)
+        self._with_tools = ChatTemplate(tool_source, special_tokens) if tool_source else None
         self._source = source
         self._special_tokens = dict(special_tokens or {})
         self._keep_parts = _reads_parts(self._template.syntax)
@@ -66,7 +70,7 @@ class ChatTemplate:
                 f"{bundle.folder}: this model has no chat template ({TEMPLATE_NAME}): it completes text, it does not "
                 "chat. Give it a plain prompt (`onnxlm run --raw`)."
             )
-        return cls(_read(bundle, TEMPLATE_NAME), _special_tokens(bundle, tokenizer))
+        return cls(_read(bundle, TEMPLATE_NAME), _special_tokens(bundle, tokenizer), _tool_template(bundle))
 
     def render(
         self,
@@ -88,17 +92,24 @@ class ChatTemplate:
             RequestError: the messages or tools are not well formed.
             ChatTemplateError: the template refused them, failed, or exceeded its limits.
         """
+        if tools and self._with_tools:
+            return self._with_tools.render(
+                messages, tools=tools, add_generation_prompt=add_generation_prompt, **variables
+            )
         plain = adapted(plain_messages(messages, keep_parts=self._keep_parts), self.format)
         return self._rendered(plain, tools, add_generation_prompt, variables)
 
     @functools.cached_property
     def variables(self) -> frozenset[str]:
         """What the template reads that nobody sets: messages, tools, and switches such as `enable_thinking`."""
-        return frozenset(meta.find_undeclared_variables(self._template.syntax))
+        own = frozenset(meta.find_undeclared_variables(self._template.syntax))
+        return own | self._with_tools.variables if self._with_tools else own
 
     @functools.cached_property
     def format(self) -> ChatFormat:
         """How the model writes tool calls and thoughts, as far as the template tells."""
+        if self._with_tools:
+            return self._with_tools.format
         self._probing_ends = time.monotonic() + _PROBING
         ends = [self._special_tokens[name] for name in ("eos_token",) if name in self._special_tokens]
         return analyse(self._source, self._probe, ends, self.variables)
@@ -154,17 +165,31 @@ def _special_tokens(bundle: Bundle, tokenizer: "Tokenizer") -> dict[str, str]:
     ids = bundle.manifest.tokens
     known = {"bos_token": ids.bos, "eos_token": next(iter(ids.eos), None), "pad_token": ids.pad}
     texts = {name: tokenizer.token(i) for name, i in known.items() if i is not None}
-    return texts | (_configured_tokens(bundle) if bundle.has(TOKENIZER_CONFIG_NAME) else {})
+    return texts | _configured_tokens(bundle)
 
 
-def _configured_tokens(bundle: Bundle) -> dict[str, str]:
+def _tool_template(bundle: Bundle) -> str | None:
+    """The template called tool_use, which transformers takes when there are tools."""
+    named = _tokenizer_config(bundle).get("chat_template")
+    entries = named if isinstance(named, list) else []
+    return next((e["template"] for e in entries if isinstance(e, dict) and e.get("name") == "tool_use"), None)
+
+
+def _tokenizer_config(bundle: Bundle) -> Mapping[str, Any]:
+    if not bundle.has(TOKENIZER_CONFIG_NAME):
+        return {}
     try:
         config = json.loads(_read(bundle, TOKENIZER_CONFIG_NAME))
     except ValueError as error:
         raise BundleError(
             f"{bundle.path(TOKENIZER_CONFIG_NAME)}: not JSON ({error}). Export the model again."
         ) from error
-    entries = {name: config.get(name) for name in _TOKENS} if isinstance(config, dict) else {}
+    return config if isinstance(config, dict) else {}
+
+
+def _configured_tokens(bundle: Bundle) -> dict[str, str]:
+    config = _tokenizer_config(bundle)
+    entries = {name: config.get(name) for name in _TOKENS}
     texts = {name: e.get("content") if isinstance(e, dict) else e for name, e in entries.items()}
     return {name: text for name, text in texts.items() if isinstance(text, str)}
 

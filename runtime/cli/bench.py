@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from ..bench.cold_start import ColdStart
     from ..bench.graphs import CacheSaving, Speed
     from ..bench.load import Load, Pace
+    from ..bench.profile import StepProfile
     from ..bundle.bundle import Bundle
     from ..ort.executor import OnnxExecutor
 
@@ -45,10 +46,17 @@ def _numbers(_context: click.Context, _parameter: click.Parameter, value: str | 
     "--compare", type=click.Choice(["no-cache"]), help="no-cache: what the KV cache saves, at 64 to 512 tokens."
 )
 @click.option("--concurrency", callback=_numbers, metavar="N,…", help="Measure that many users at once instead.")
+@click.option("--profile", is_flag=True, help="Show where a step's time goes, operator by operator, instead.")
 @click.option("--no-cold", is_flag=True, help="Do not measure the start from a new process.")
 @click.option("--json", "as_json", is_flag=True, help="Print the figures as JSON.")
 def bench(
-    bundle: Path, compare: str | None, concurrency: tuple[int, ...] | None, no_cold: bool, as_json: bool, **choices: Any
+    bundle: Path,
+    compare: str | None,
+    concurrency: tuple[int, ...] | None,
+    profile: bool,
+    no_cold: bool,
+    as_json: bool,
+    **choices: Any,
 ) -> None:
     """Measure BUNDLE: prefill and decode in tokens per second, time to the first token from cold, peak memory.
 
@@ -62,11 +70,16 @@ def bench(
       onnxlm bench smol-int4
       onnxlm bench smol-int4 --prompt 128,1024 --batch 1,8 --json
       onnxlm bench smol-int4 --compare no-cache
+      onnxlm bench smol-int4 --profile --prompt 128,4096 --batch 1,8
       onnxlm bench smol-int4 --concurrency 1,2,4,8,16
     """
     from ..bundle.bundle import open_bundle
 
     opened = open_bundle(bundle)
+    if profile:
+        profiles = _measure_profiles(opened, **choices)
+        click.echo(json.dumps([asdict(p) for p in profiles], indent=1) if as_json else _profiles_text(profiles))
+        return
     if compare:
         savings = _measure_savings(opened, **choices)
         click.echo(json.dumps([asdict(s) | {"ratio": s.ratio} for s in savings]) if as_json else _savings_text(savings))
@@ -99,6 +112,20 @@ def _measure_speeds(
     cases = len(prompt) * (1 + len(batch))
     with _executor(bundle, max(batch), longest, **where) as executor, _progress(cases, repeat) as advance:
         return Bench(executor, tokens=tokens).speeds(prompt, batch, repeat, advance)
+
+
+def _measure_profiles(
+    bundle: "Bundle",
+    prompt: tuple[int, ...],
+    batch: tuple[int, ...],
+    tokens: int,
+    provider: str,
+    threads: int | None,
+    **_: Any,
+) -> "list[StepProfile]":
+    from ..bench.profile import profile_steps
+
+    return profile_steps(bundle, provider, prompts=prompt, batches=batch, steps=tokens, threads=threads)
 
 
 def _measure_savings(
@@ -152,9 +179,12 @@ def _executor(
     bundle: "Bundle", rows: int, context: int, provider: str, threads: int | None
 ) -> "Iterator[OnnxExecutor]":
     from ..ort.executor import OnnxExecutor
+    from ..ort.prepared import find
     from ..ort.session import choose_provider
 
-    executor = OnnxExecutor(bundle, choose_provider(provider, bundle), slots=rows, context=context, threads=threads)
+    chosen, prepared = choose_provider(provider, bundle), find(bundle)
+    graph = prepared.graph if prepared else None
+    executor = OnnxExecutor(bundle, chosen, slots=rows, context=context, threads=threads, graph=graph)
     try:
         yield executor
     finally:
@@ -171,6 +201,20 @@ def _progress(cases: int, repeat: int) -> Iterator[Callable[[], None]]:
     with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
         task = bar.add_task("measuring", total=cases * (repeat + 1))
         yield lambda: bar.advance(task)
+
+
+def _profiles_text(profiles: "list[StepProfile]") -> str:
+    return "\n\n".join(map(_profile_text, profiles))
+
+
+def _profile_text(profile: "StepProfile") -> str:
+    head = f"{profile.phase} of batch {profile.batch}, context {profile.context}: "
+    head += f"{1e3 * profile.seconds:.2f} ms and {profile.kernels:g} operators a step"
+    lines = [
+        f"{1e3 * one.seconds:10.3f} ms {one.seconds / profile.seconds:7.1%} {one.calls or '':>6}  {one.operator}"
+        for one in profile.operators
+    ]
+    return "\n".join([head, *lines])
 
 
 def _speeds_text(speeds: "list[Speed]") -> str:

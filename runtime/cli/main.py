@@ -23,6 +23,7 @@ COMMANDS: dict[str, tuple[str, str, str, str]] = {
     "serve": ("runtime.cli.serve", "serve", "serve", "Serve models to OpenAI's clients over HTTP."),
     "pull": ("exporter.cache_cli", "pull", "export", "Fetch and prepare a model without running it."),
     "cache": ("exporter.cache_cli", "cache", "export", "List or remove prepared models."),
+    "prepare": ("runtime.cli.prepare", "prepare", "cpu", "Pack weights for this processor once, for quick starts."),
     "package": ("runtime.cli.package", "package", "cpu", "Pack a bundle for an offline machine, with its wheels."),
     "bench": ("runtime.cli.bench", "bench", "cpu", "Measure prefill and decode speed, start-up and memory."),
     "inspect": (

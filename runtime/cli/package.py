@@ -43,7 +43,7 @@ def package(
     from ..bundle.edge_archive import collect_wheels, make_archive
     from ..errors import OptionError
 
-    target = output or Path(f"{bundle.resolve().name}.tar")
+    target = output or Path(f"{bundle.absolute().name}.tar")  # a link keeps its own name
     if target.exists() and not overwrite:
         raise OptionError(f"{target} exists already. Give another --output, or --overwrite.")
     if wheelhouse and wheels:

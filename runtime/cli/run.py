@@ -33,6 +33,7 @@ _INTERRUPTED = 130  # what shells report for a program that Ctrl-C ended
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the answer as JSON when it is complete.")
 @click.option("--stats", is_flag=True, help="Print tokens per second to stderr.")
+@click.option("--verify", is_flag=True, help="Compare the hash of every file with the manifest first.")
 @click.option("--input", "source", type=click.Path(path_type=Path), help="A file of requests, one JSON object a line.")
 @click.option("--output", "target", type=click.Path(path_type=Path), help="The file of answers; resumed if it exists.")
 @click.option("--concurrency", type=int, default=16, show_default=True, help="With --input: answers at a time.")
@@ -64,11 +65,11 @@ def run(
     params = SamplingParams(**arguments)
     if source or target:
         checked = _checked_files(source, target, prompt, as_json)
-        _answer_file(bundle_of(model), *checked, arguments, **options)
+        _answer_file(bundle_of(model, verify=options.pop("verify")), *checked, arguments, **options)
         return
     _check_choices(prompt, as_json, params, options)
     sys.stdout.reconfigure(errors="replace")  # type: ignore[union-attr]  # a narrow terminal must not end the answer
-    with _load(bundle_of(model), params.n, **options) as llm:
+    with _load(bundle_of(model, verify=options.pop("verify")), params.n, **options) as llm:
         if prompt is None:
             _chat(llm, params, options["system"], options["stats"])
         elif as_json or params.n > 1:
@@ -111,6 +112,7 @@ def _answer_file(
             sys.exit(_INTERRUPTED)
     click.echo(f"{counts.answered} answered, {counts.failed} failed, {counts.kept} were there.", err=True)
     if counts.failed:
+        click.echo(f"The first that failed: {counts.first_error}", err=True)
         sys.exit(1)
 
 

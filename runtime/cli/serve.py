@@ -27,6 +27,7 @@ def _size(_context: click.Context, _parameter: click.Parameter, value: str | Non
 
 @click.command()
 @click.argument("bundles", nargs=-1, required=True, metavar="MODEL...")
+@click.option("--verify", is_flag=True, help="Compare the hash of every file with the manifest first.")
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address; 0.0.0.0 for all of this machine.")
 @click.option("--port", default=8000, show_default=True, type=click.IntRange(0, 65535))
 @click.option("--provider", default="auto", show_default=True, type=click.Choice(["auto", "cpu", "cuda"]))
@@ -78,7 +79,7 @@ def serve(bundles: tuple[str, ...], host: str, port: int, log_format: str, **opt
       onnxlm serve smol-int4 --host 0.0.0.0 --api-key-file keys.txt --max-concurrency 8 --kv-memory 2GiB
       onnxlm serve small=smol-int4 large=qwen-int4 --port 8080 --log-format json
     """
-    names = _named(bundles)
+    names = _named(bundles, verify=options["verify"])
     server_options = _server_options(options)
     process = _process()
     templates = _templates(options["chat_template"], names)
@@ -90,7 +91,7 @@ def serve(bundles: tuple[str, ...], host: str, port: int, log_format: str, **opt
         process.run_server(app, host, port)
 
 
-def _named(bundles: tuple[str, ...]) -> dict[str, Path]:
+def _named(bundles: tuple[str, ...], *, verify: bool = False) -> dict[str, Path]:
     names: dict[str, Path] = {}
     for entry in bundles:
         name, equals, folder = entry.partition("=")
@@ -98,7 +99,7 @@ def _named(bundles: tuple[str, ...]) -> dict[str, Path]:
         name = name if equals and name else name_of(source)
         if name in names:
             raise OptionError(f"Two bundles are called {name!r}: give one another name, as in other={source}.")
-        names[name] = bundle_of(source)
+        names[name] = bundle_of(source, verify=verify)
     return names
 
 
@@ -142,7 +143,7 @@ def _engine_options(options: dict[str, Any]) -> "EngineOptions":
 
     return EngineOptions(
         max_concurrency=options["max_concurrency"],
-        # The engine's queue holds a new request until its next turn, even if a row is free.
+        # The engine's queue holds a new request until its next turn, even if a slot is free.
         max_queue=options["max_concurrency"] + options["max_queue"],
         context=options["context"],
         kv_memory=options["kv_memory"],

@@ -11,15 +11,39 @@ from .progress import progress
 _HUB_PREFIX = "hf:"
 
 
-def bundle_of(source: str | Path) -> Path:
+def bundle_of(source: str | Path, *, verify: bool = False) -> Path:
     """The bundle of a source: itself, or of a checkpoint the bundle in the cache, made now if it is not there.
+
+    Args:
+        source: a bundle, a checkpoint, or "hf:organisation/name".
+        verify: compare the hash of every file with the manifest before it is used.
 
     Raises:
         CheckpointError, UnsupportedError: the checkpoint cannot be exported.
         MissingDependencyError: exporting needs packages that are not installed here.
+        IntegrityError: a file was altered.
     """
-    if not is_checkpoint(source):
-        return Path(source)
+    folder = _made(source) if is_checkpoint(source) else Path(source)
+    if verify:
+        _verify(folder)
+    return folder
+
+
+def _verify(folder: Path) -> None:
+    from ..bundle.bundle import open_bundle
+
+    total, done = sum(entry.size for entry in open_bundle(folder).manifest.files.values()), 0
+    with progress("verifying") as show:
+
+        def count(size: int) -> None:
+            nonlocal done
+            done += size
+            show("verifying", done, total)
+
+        open_bundle(folder, verify=True, progress=count)
+
+
+def _made(source: str | Path) -> Path:
     try:
         module = importlib.import_module("exporter.model_cache")
         with progress("preparing") as show:
@@ -37,8 +61,7 @@ def name_of(source: str | Path) -> str:
     text = str(source)
     if text.startswith(_HUB_PREFIX):
         return text.removeprefix(_HUB_PREFIX).partition("@")[0].rpartition("/")[2].removesuffix(".gguf")
-    path = Path(source).resolve()
-    return path.name.removesuffix(".gguf")
+    return Path(source).absolute().name.removesuffix(".gguf")  # a link keeps its own name
 
 
 def is_checkpoint(source: str | Path) -> bool:

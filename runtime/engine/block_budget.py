@@ -1,4 +1,4 @@
-"""Who has paid for how many blocks of KV memory."""
+"""Block accounting: which sequence holds how many blocks of KV memory."""
 
 from ..cache.blocks import BlockPool
 from ..cache.slots import CachedSlots
@@ -8,12 +8,12 @@ MAX_PREEMPTIONS = 2
 
 
 class BlockBudget:
-    """Takes blocks for sequences, and evicts cached slots where the pool has too few.
+    """Reserves blocks for sequences, evicting cached slots when the pool has too few.
 
     Args:
         pool: the blocks.
-        cached: slots of finished sequences, whose blocks can be had.
-        optimistic: ask for what a sequence needs now, not for what it may come to need.
+        cached: slots of finished sequences, which may be evicted.
+        optimistic: reserve what a sequence needs now, instead of the most it may need.
     """
 
     def __init__(self, pool: BlockPool, cached: CachedSlots, *, optimistic: bool) -> None:
@@ -27,10 +27,10 @@ class BlockBudget:
         return self.pool.blocks(sequence.positions if sure else min(len(sequence.tokens) + 1, sequence.positions))
 
     def pay(self, sequence: Sequence, price: int, keep: int = -1) -> bool:
-        """Make the sequence hold `price` blocks, evicting cached slots for them, the slot `keep` last.
+        """Reserve `price` blocks in all for the sequence. Evicts cached slots if it must, the slot `keep` last.
 
         Returns:
-            Whether it holds them now; if not, nothing has changed.
+            Whether the sequence holds them. If not, nothing has changed.
         """
         missing = price - sequence.blocks
         if missing <= 0:
@@ -45,7 +45,7 @@ class BlockBudget:
         return True
 
     def give_back(self, sequence: Sequence) -> None:
-        """A sequence has left its slot: take its blocks back into the pool."""
+        """Return the blocks of a sequence that left its slot to the pool."""
         self.pool.give(sequence.blocks)
         sequence.blocks = 0
         sequence.slot = -1

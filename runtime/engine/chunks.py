@@ -1,4 +1,4 @@
-"""What of the prompts in prefill is computed in the next run."""
+"""Prefill chunks: which tokens of which prompts the next run computes."""
 
 from collections.abc import Sequence as List
 
@@ -9,7 +9,7 @@ from .request import Sequence
 
 
 def next_chunks(prefilling: List[Sequence], size: int) -> list[Chunk]:
-    """All that is left of several sequences at consecutive slots, or one chunk of about `size` tokens."""
+    """The rest of several prompts at consecutive slots, or one chunk of about `size` tokens."""
     together: list[Sequence] = []
     for sequence in prefilling:
         consecutive = sequence.slot == prefilling[0].slot + len(together)
@@ -32,9 +32,9 @@ def next_chunk(sequence: Sequence, size: int) -> Chunk:
 
 
 def fits_beside(sequence: Sequence, shared: int, prefilling: List[Sequence], size: int) -> bool:
-    """Whether a sequence, of which `shared` tokens are known, can be computed in one run with those in prefill.
+    """Whether one run can compute a sequence, `shared` tokens of which are cached, beside those in prefill.
 
-    Not if it can soon copy much of its prompt from them.
+    False if the sequence can soon copy much of its prompt from one of them.
     """
     left = len(sequence.tokens) - shared
     limit = len(sequence.tokens) - MIN_CHUNK
@@ -43,7 +43,7 @@ def fits_beside(sequence: Sequence, shared: int, prefilling: List[Sequence], siz
 
 
 def fit(sequences: List[Sequence], size: int, *others: int) -> bool:
-    """Whether what is left of these sequences, and `others`, makes a run of `size` tokens, padded to the longest."""
+    """Whether a run of `size` tokens holds the rest of these sequences and `others`, padded to the longest."""
     left = [len(sequence.tokens) - sequence.num_computed for sequence in sequences] + list(others)
     scored = any(sequence.scored for sequence in sequences)  # takes another way, in pieces
     return not scored and min(left) >= MIN_CHUNK and len(left) * max(left) <= size

@@ -1,4 +1,4 @@
-"""One step of the engine: pure control over a scheduler and an executor, without threads.
+"""One engine step: controls a scheduler and an executor, without threads.
 
 deadlines → retire → admit → decode → prefill chunk
 """
@@ -33,14 +33,14 @@ class EngineCore:
     Args:
         executor: computes steps.
         scheduler: decides what runs; nobody else uses it.
-        queue: told when an answer stops waiting.
+        queue: counts waiting answers.
         policy: sizes of prefill chunks.
         clock: seconds, monotonic.
-        prefixes: keys and values of earlier prompts, or None.
+        prefixes: the prefix cache, or None.
 
     Attributes:
-        requests: answers that have not ended, and counts of those that have.
-        prefill: knows the sequence whose chunk runs right now.
+        requests: open answers, and counts of ended ones.
+        prefill: computes prompts; knows the sequence whose chunk runs now.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class EngineCore:
         self._deadlines = Deadlines()
 
     def step(self) -> bool:
-        """One iteration; says whether anything was computed."""
+        """One iteration; returns whether anything was computed."""
         for sequence in self._deadlines.expired(self.clock()):
             self.requests.finish(sequence, "timeout")
         self._retire()
@@ -82,7 +82,7 @@ class EngineCore:
         self.scheduler.submit(answer.sequence)
 
     def cancel(self, answer: RequestState, reason: str) -> None:
-        """End an answer in whatever state it is, if it has not ended."""
+        """End an answer in any state, unless it has ended."""
         if answer.sequence.id in self.requests.answers:
             self.requests.finish(answer.sequence, reason)
 
@@ -99,7 +99,7 @@ class EngineCore:
 
     @property
     def _filling(self) -> bool:
-        """Whether prompts go first: where nobody reads along, a decode step of more slots costs each of them less."""
+        """Whether prompts go first: without streamed answers, filling the batch before decoding is cheaper."""
         return bool(self.scheduler.prefilling) and not self.prefill.streaming_active
 
     def _retire(self) -> None:
@@ -132,7 +132,7 @@ class EngineCore:
         return True
 
     def _first_token(self, sequence: Sequence, logits: FloatArray) -> None:
-        """The prompt is complete: sample, and let the sequence run if that did not end it."""
+        """Sample the first token of a complete prompt; the sequence then joins the batch unless it has ended."""
         if len(sequence.tokens) >= sequence.max_len:  # max_tokens is 0
             self.requests.finish(sequence, "length")
             return
@@ -146,7 +146,7 @@ class EngineCore:
         self._carry_out(self.scheduler.finish(sequence, reason))
 
     def _carry_out(self, decision: Decision) -> bool:
-        """Do to the cache what was decided; whether a move failed, which ends the sequence that was to be moved."""
+        """Carry out a decision; returns whether a move failed. A failed move fails the sequence that was to move."""
         failed = [move.sequence for move in decision.moves if not self._moved(move)]
         for slot, keep in decision.released:
             try:

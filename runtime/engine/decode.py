@@ -43,7 +43,7 @@ class Decode:
         self._clock = clock
 
     def run(self, batch: list[Sequence]) -> None:
-        """One step for sequences in slots 0 … n-1; a lone one may take several tokens from a draft."""
+        """One step for the sequences in slots 0 … n-1; a single sequence may take several tokens from a draft."""
         if len(batch) == 1 and self._drafts.run(batch[0]):
             return
         started = self._clock()
@@ -62,7 +62,7 @@ class Decode:
             return map(self._alone, batch)
 
     def _alone(self, sequence: Sequence) -> FloatArray | ExecutionError:
-        """One slot's step on its own, to find out whose fault a failure was."""
+        """The step of one sequence alone, to find which one makes the batch fail."""
         token = np.array(sequence.tokens[-1:], np.int64)
         try:
             with execution_errors("A decode step"):
@@ -73,7 +73,7 @@ class Decode:
             return error
 
     def _commit(self, sequence: Sequence, logits: FloatArray | ExecutionError) -> None:
-        """Sample; only then do the step's keys and values count."""
+        """Sample a token; only then do the step's keys and values count as computed."""
         if isinstance(logits, ExecutionError):
             self._requests.fail(sequence, logits)
         elif self._requests.sample(sequence, logits):

@@ -18,12 +18,12 @@ _log = logging.getLogger("onnxlm.engine")
 
 
 class DraftVerifier:
-    """Takes as many drafted tokens as sampling would have given one by one. Engine thread only.
+    """Accepts the drafted tokens that sampling gives too. Engine thread only.
 
     Args:
         executor: gives the logits of several positions, where it can.
-        scheduler: pays for the memory of a draft.
-        requests: whose tokens they are; an answer has a lookup where drafts are wanted.
+        scheduler: reserves memory for a draft.
+        requests: the open requests; those with a `lookup` take drafts.
         policy: knows how long a decode step takes.
         clock: seconds, monotonic.
     """
@@ -69,7 +69,7 @@ class DraftVerifier:
             return None
 
     def _accept(self, sequence: Sequence, draft: list[int], scores: FloatArray) -> int:
-        """Sample position by position, as long as that gives the drafted tokens; returns how many held."""
+        """Sample position by position while that gives the drafted tokens; returns how many were accepted."""
         for position, logits in enumerate(scores):
             if self._requests.sample(sequence, logits):
                 sequence.num_computed += 1
@@ -78,7 +78,7 @@ class DraftVerifier:
         return len(draft)
 
     def _go_back(self, sequence: Sequence, start: int) -> None:
-        """Recurrent states cannot be rewound: from `start` on, let them see again what held of the draft."""
+        """Recompute the accepted tokens from `start` on, because recurrent state cannot be rewound."""
         if sequence.status is not Status.RUNNING:
             return
         held = np.array(sequence.tokens[start : sequence.num_computed], np.int64)

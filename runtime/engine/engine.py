@@ -17,7 +17,7 @@ from .core import EngineCore
 from .generation import RequestState
 from .prefill_policy import ChunkedPrefillPolicy
 from .scheduler import Scheduler
-from .waiting import WaitingLimit
+from .waiting import Reservation, WaitingLimit
 
 _log = logging.getLogger("onnxlm.engine")
 
@@ -80,18 +80,26 @@ class Engine:
         self._thread: threading.Thread | None = None
         self._heartbeat = clock()
 
-    def submit(self, answers: Iterable[RequestState]) -> None:
-        """Start the answers of one request, or refuse them all.
+    def reserve(self, answers: int) -> Reservation:
+        """Keep room in the queue for answers that will be submitted; refusals are those of `submit`."""
+        with self._wake:
+            if self._refusal is not None:
+                raise self._refusal
+            return self.core.queue.reserve(answers)
+
+    def submit(self, answers: Iterable[RequestState], reservation: Reservation | None = None) -> None:
+        """Start the answers of one request, or refuse them all. The room that was reserved for them is used up.
 
         Raises:
             QueueFullError: too much is waiting.
             EngineClosedError: the engine has stopped, or is about to.
         """
         accepted = list(answers)
+        tokens = sum(answer.sequence.prompt_length for answer in accepted)
         with self._wake:
             if self._refusal is not None:
                 raise self._refusal
-            self.core.queue.enter(len(accepted), sum(answer.sequence.prompt_length for answer in accepted))
+            self.core.queue.enter(len(accepted), tokens, reservation)
             self._commands.extend(_call(self.core.accept, answer) for answer in accepted)
             self._wake.notify_all()
 
@@ -101,7 +109,7 @@ class Engine:
             self._commands.append(_call(self.core.cancel, answer, reason))
             self._wake.notify_all()
         if self.core.prefill.computing is answer.sequence:
-            self.core.executor.interrupt()
+            self._interrupt()
 
     def drain(self, timeout: float | None = None) -> bool:
         """Refuse new requests and wait until those accepted have ended; False if `timeout` seconds were not enough.
@@ -151,7 +159,7 @@ class Engine:
             self._wake.notify_all()
         if already:
             return
-        self.core.executor.interrupt()
+        self._interrupt()
         if self._thread is not None:
             self._thread.join()
         self.core.executor.close()
@@ -183,6 +191,13 @@ class Engine:
             error = EngineClosedError(f"The engine stopped: {fault!r}. Load the model again.")
         finally:
             self._end(error)
+
+    def _interrupt(self) -> None:
+        """Stop a prefill that runs; where that fails, it runs to its end."""
+        try:
+            self.core.executor.interrupt()
+        except Exception:  # noqa: BLE001  # an embedder's fault must not keep a caller from cancelling or closing
+            _log.exception("a running prefill could not be interrupted")
 
     def _tell_if_drained(self) -> None:
         with self._wake:

@@ -42,7 +42,7 @@ class OutputDelta:
 
 @dataclass(slots=True)
 class Timings:
-    """Moments of an answer in seconds of a monotonic clock; None where it never came to that."""
+    """When an answer reached each stage, in seconds of a monotonic clock; None for stages it did not reach."""
 
     submitted: float = 0.0
     admitted: float | None = None
@@ -61,7 +61,7 @@ class Timings:
 
 
 class RequestState:
-    """One sequence with its sampler and its text. Only the engine's thread changes it; the deltas go to a listener.
+    """One answer: its tokens, sampler and text. Only the engine's thread changes it; a listener receives the deltas.
 
     Args:
         sequence: its tokens and place, shared with the scheduler.
@@ -70,7 +70,7 @@ class RequestState:
         params: when it ends.
         stop_ids: ids that end it.
         index: which of the request's answers.
-        lookup: drafts tokens, or None.
+        lookup: drafts tokens for speculative decoding, or None.
     """
 
     def __init__(
@@ -123,13 +123,13 @@ class RequestState:
     def score_prompt(self, start: int, logits: FloatArray) -> None:
         """Take logits [n, vocab] of the prompt positions from `start` on; each scores the token after it."""
         assert self.prompt_logprobs is not None
-        for state_slot, slot in enumerate(logits, start + 1):
-            if state_slot == len(self.prompt_logprobs) < self.sequence.prompt_length:  # not again after a preemption
+        for position, row in enumerate(logits, start + 1):
+            if position == len(self.prompt_logprobs) < self.sequence.prompt_length:  # not again after a preemption
                 count = self.params.prompt_logprobs or 0
-                self.prompt_logprobs.append(token_logprob(slot, self.sequence.tokens[state_slot], count))
+                self.prompt_logprobs.append(token_logprob(row, self.sequence.tokens[position], count))
 
     def rest(self) -> str:
-        """The text still held back, at an end that is not a stop string."""
+        """Return the text that is still held back, when something other than a stop string ends the answer."""
         found = self._stops.push(self._detokenizer.flush()) if self._stops_apply else None
         if found is not None:
             return found.text if found.stop else found.text + self._stops.flush()

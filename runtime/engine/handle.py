@@ -1,6 +1,5 @@
 """RequestHandle: answers on their way from the engine's thread to whoever asked, blocking or in an event loop."""
 
-import asyncio
 import queue
 import time
 import weakref
@@ -12,8 +11,11 @@ from typing import TYPE_CHECKING, Self
 
 from ..errors import ExecutionError
 from .generation import OutputDelta, RequestState
+from .waiting import Reservation
 
 if TYPE_CHECKING:
+    import asyncio
+
     from .engine import Engine
 
 
@@ -43,6 +45,7 @@ class RequestHandle:
             an event loop is woken for every piece; otherwise only where an answer ends.
         readers: one per choice, each takes the choice's deltas in turn and returns them as they are read; or none.
         observer: called from the engine's thread with every piece; must not block.
+        reservation: room in the queue that was kept for these answers.
 
     Raises:
         QueueFullError: too much is waiting.
@@ -57,6 +60,7 @@ class RequestHandle:
         streamed: bool = False,
         readers: Sequence[Reader] = (),
         observer: Observer | None = None,
+        reservation: Reservation | None = None,
     ) -> None:
         self._readers = readers
         self.answers = tuple(answers)
@@ -66,7 +70,7 @@ class RequestHandle:
         for choice, answer in enumerate(self.answers):
             answer.sequence.streamed = streamed
             answer.listen(self._inbox.listener(choice))
-        engine.submit(self.answers)
+        engine.submit(self.answers, reservation)
         self._cancel_when_dropped = weakref.finalize(self, _cancel, engine, self.answers)
         self._cancel_when_dropped.atexit = False
 
@@ -192,6 +196,8 @@ class _Inbox:
 
     async def get_async(self, timeout: float | None) -> TimedDelta | None:
         """As `get`, in the running event loop."""
+        import asyncio
+
         arrived = self._arrived = self._arrived or self._watched()
         while True:
             with suppress(queue.Empty):
@@ -205,8 +211,10 @@ class _Inbox:
             except TimeoutError:
                 return None
 
-    def _watched(self) -> asyncio.Event:
+    def _watched(self) -> "asyncio.Event":
         """An event that is set from now on whenever a piece should wake the reader."""
+        import asyncio
+
         arrived, loop = asyncio.Event(), asyncio.get_running_loop()
 
         def wake() -> None:

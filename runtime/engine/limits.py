@@ -1,4 +1,4 @@
-"""What the scheduler may use."""
+"""Limits of the scheduler."""
 
 from dataclasses import dataclass
 
@@ -10,11 +10,11 @@ class Limits:
     Args:
         slots: sequences that decode together.
         context: most tokens of one sequence.
-        window: shortest attention window of any layer, or None; longer slots have lost what lies before it.
-        optimistic: admit before the whole answer is sure to fit, and preempt when it does not.
+        window: shortest attention window of any layer, or None; longer slots no longer hold the tokens before it.
+        optimistic: admit before the whole answer is sure to fit, and preempt if it does not.
         reuse_generated: let later prompts reuse keys and values that decode computed, not only those of prefill.
-        states_every: where layers keep states, which cannot go back: they are kept at multiples of so many tokens, and
-            a slot is continued only there. 0: there are none, and any beginning of a slot can be reused.
+        states_every: tokens between checkpoints of recurrent state, which cannot be rewound: a prefix is reused only at
+            checkpoints. 0: the model has no recurrent state, and any prefix can be reused.
     """
 
     slots: int

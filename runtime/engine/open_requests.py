@@ -1,4 +1,4 @@
-"""The answers that have not ended: sampled for, told about, and ended exactly once."""
+"""Open requests: they are sampled for, their listeners are told, and each ends exactly once."""
 
 import logging
 import time
@@ -51,7 +51,7 @@ class OpenRequests:
         self.answers[answer.sequence.id] = answer
 
     def admitted(self, sequence: Sequence) -> None:
-        """It waits no longer; a preempted one is counted once."""
+        """Record that an answer left the queue; a preempted answer is counted once."""
         answer = self[sequence]
         if answer.timings.admitted is None:
             answer.timings.admitted = self._clock()
@@ -60,7 +60,7 @@ class OpenRequests:
             self.counts["cached"] += sequence.num_cached
 
     def sample(self, sequence: Sequence, logits: FloatArray) -> bool:
-        """Take the next token from logits [vocab], and tell; False if that failed."""
+        """Sample the next token from logits [vocab] and tell the listener; False if that failed the answer."""
         answer = self[sequence]
         try:
             delta, reason = answer.take(logits)
@@ -85,7 +85,7 @@ class OpenRequests:
         self.finish(sequence, "error")
 
     def finish(self, sequence: Sequence, reason: str, last: OutputDelta | None = None) -> None:
-        """The one place where an answer ends: exactly once, with exactly one last delta."""
+        """End an answer. This is the only place that does: each answer ends once, with one last delta."""
         answer = self.answers.pop(sequence.id)
         if answer.timings.admitted is None:
             self._queue.leave(sequence.prompt_length)

@@ -1,4 +1,4 @@
-"""The prefill of prompts: the next chunk of one, or what is left of several, in one run."""
+"""Prefill: computes the next chunk of one prompt, or the rest of several, in one run."""
 
 import logging
 from collections.abc import Callable
@@ -26,13 +26,13 @@ class Prefill:
     Args:
         executor: computes steps.
         scheduler: says which chunks, and is told what is done.
-        requests: whose prompts they are.
-        reuse: keeps what later prompts may share.
+        requests: the open requests.
+        reuse: caches what later prompts may share.
         policy: sizes of chunks.
         clock: seconds, monotonic.
 
     Attributes:
-        computing: the sequence whose chunk runs right now; read by other threads, to interrupt it.
+        computing: the sequence whose chunk runs now; other threads read it, to interrupt the run.
     """
 
     def __init__(
@@ -55,16 +55,16 @@ class Prefill:
 
     @property
     def streaming_active(self) -> bool:
-        """Whether somebody reads along, so that prompts must leave them most of the time."""
+        """Whether a running answer is streamed, so that prompts must not hold it up."""
         return any(sequence.streamed for sequence in self._scheduler.running)
 
     @property
     def room_beside(self) -> int:
-        """How many tokens several prompts may have together to be computed in one run; 0 if that cannot be done."""
+        """Most tokens of several prompts in one run; 0 if the executor cannot prefill several."""
         return self._chunk_size(self._scheduler.waiting.first) if self._batching and self._scheduler.waiting else 0
 
     def run(self) -> list[tuple[Sequence, FloatArray]]:
-        """Compute the next chunk, or chunks; prompts that are complete now, with the logits [vocab] after them."""
+        """Compute the next chunk or chunks; returns prompts that are complete, with the logits [vocab] after them."""
         size = self._chunk_size(self._scheduler.prefilling[0]) if self._scheduler.prefilling else 0
         chunks = self._scheduler.next_chunks(size) if size else []
         if len(chunks) > 1 and (complete := self._together(chunks)):
@@ -76,7 +76,7 @@ class Prefill:
         return bool(self._scheduler.prefilling) and self._chunk_size(self._scheduler.prefilling[0]) > 0
 
     def _chunk_size(self, sequence: Sequence) -> int:
-        """How many tokens of its prompt to compute next; 0 to decode once more before that."""
+        """Tokens of the next chunk; 0 to decode once more first."""
         tokens, waited = len(sequence.tokens), self._clock() - sequence.arrival
         idle = self._scheduler.idle_slots
         work = PrefillWork(tokens - sequence.num_computed, tokens - sequence.num_cached, waited, idle)
@@ -94,7 +94,7 @@ class Prefill:
         return [(chunk.sequence, logits)] if chunk.stop == len(chunk.sequence.tokens) else []
 
     def _together(self, chunks: list[Chunk]) -> list[tuple[Sequence, FloatArray]]:
-        """Complete several prompts in one run; nothing if that failed, and nothing is committed then."""
+        """Complete several prompts in one run; empty if the run failed, and then nothing is committed."""
         assert self._batching is not None
         started = self._clock()
         ids = [np.array(chunk.sequence.tokens[chunk.start : chunk.stop], np.int64) for chunk in chunks]

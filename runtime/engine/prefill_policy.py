@@ -1,12 +1,12 @@
-"""How much of a prompt is computed at once, and when.
+"""Chunked prefill: how much of a prompt to compute at once, and when.
 
-While nobody reads along, prompts go first, in the largest chunks. Beside readers
+While no answer is streamed, prompts go first, in the largest chunks. Beside streamed answers:
 
-1. what is left of a prompt is computed at once if that makes a pause that is hardly seen;
-2. a long prompt gets a large chunk once in a number of decode steps. Small ones in every turn are worse for all, as
-   each reads all weights and all earlier keys again: beside one reader (SmolLM2, int4, 2 cores) chunks of 4 tokens made
-   every token take four times as long, and a prompt of 2,000 tokens took 20 seconds instead of 11;
-3. others, and all while several wait and slots stand idle for them, get a chunk in every turn.
+1. the rest of a prompt is computed at once if the pause is hardly noticeable;
+2. a long prompt gets one large chunk every `_STEPS_BETWEEN` decode steps. Small chunks in every step are worse for all:
+   each reads all weights and all earlier keys again. Beside one streamed answer (SmolLM2, int4, 2 cores), chunks of 4
+   tokens quadrupled the time per token, and a prompt of 2,000 tokens took 20 seconds instead of 11;
+3. other prompts, and all prompts while several wait for idle slots, get a chunk in every step.
 """
 
 from dataclasses import dataclass
@@ -28,13 +28,13 @@ _READING_SECONDS = 0.050
 
 @dataclass(frozen=True)
 class PrefillWork:
-    """A prompt that is being computed.
+    """A prompt in prefill.
 
     Attributes:
-        left: tokens of it that are not.
-        whole: tokens of it in all, less those that were found in a cache.
-        waited: seconds since it came.
-        waiting: how many prompts wait, with this one, while slots stand idle.
+        left: prompt tokens not yet computed.
+        whole: prompt tokens that were not found in a cache.
+        waited: seconds since the request arrived.
+        waiting: prompts, this one included, that wait while slots are idle.
     """
 
     left: int
@@ -44,14 +44,14 @@ class PrefillWork:
 
 
 class ChunkedPrefillPolicy:
-    """Measures steps and proposes chunks. Sizes change with the measurements; results do not, bit for bit.
+    """Proposes chunk sizes from measured step times. The sizes never change a result, not even in the last bit.
 
     Args:
-        largest: chunk size while nobody reads along, and never exceeded.
-        patience: seconds from which on a waiting prompt gets more: twice as much at twice this age, and so on.
+        largest: most tokens of a chunk; its size while no answer is streamed.
+        aging_seconds: age at which a prompt starts to get larger chunks: twice as large at twice this age, and so on.
 
     Attributes:
-        decode_seconds: what a decode step takes at present; 0 before the first.
+        decode_seconds: how long a decode step takes, smoothed; 0 before the first.
     """
 
     def __init__(self, largest: int, aging_seconds: float = 60.0) -> None:
@@ -63,7 +63,7 @@ class ChunkedPrefillPolicy:
         self._steps = _STEPS_BETWEEN  # since the last chunk
 
     def size(self, prompt: PrefillWork, *, streaming_active: bool) -> int:
-        """Tokens of the next chunk; 0 where it is the turn of readers, if there are any (`paced`)."""
+        """Tokens of the next chunk; 0 if the streamed answers go first now."""
         if not streaming_active or not (self.decode_seconds and self._token_seconds):
             return self.largest
         most = min(self.largest, prompt.left)
@@ -75,22 +75,22 @@ class ChunkedPrefillPolicy:
         return min(most, self._every_turn_tokens(urgency * prompt.waiting))
 
     def stepped(self) -> None:
-        """Readers got a token."""
+        """Count a decode step."""
         self._steps += 1
 
     def decoded(self, seconds: float) -> None:
-        """A decode step took this long."""
+        """Record how long a decode step took."""
         self.decode_seconds = _smoothed(self.decode_seconds, seconds, _SMOOTHING)
 
     def prefilled(self, tokens: int, seconds: float) -> None:
-        """A chunk of this many tokens took this long."""
+        """Record how long a chunk of this many tokens took."""
         self._steps = 0
         self._small_token_seconds = _smoothed(self._small_token_seconds, seconds / tokens, _CHUNK_SMOOTHING)
         if tokens >= _LARGE or not self._token_seconds:
             self._token_seconds = _smoothed(self._token_seconds, seconds / tokens, _CHUNK_SMOOTHING)
 
     def _is_long(self, prompt: PrefillWork) -> bool:
-        """Whether it would cost readers much for long: not where a step and the largest chunk are soon done."""
+        """Whether the prompt would slow streamed answers noticeably: no on a device that is fast enough."""
         quick = self.decode_seconds + self.largest * self._token_seconds <= _READING_SECONDS
         return prompt.whole * self._token_seconds > _LONG_PROMPT and not quick
 

@@ -1,7 +1,7 @@
-"""What a new sequence continues behind, and what is kept of it for later ones.
+"""Prefix reuse: a new sequence continues after cached tokens, and its own prefix is cached for later ones.
 
-Keys and values can be cut anywhere. States of layers cannot: they are kept where a prompt is about to end, and where it
-leaves another one that began alike, which is where the next one may leave both.
+A prefix of keys and values can end anywhere. Recurrent state cannot be rewound, so it is kept at checkpoints: near the
+end of a prompt, and where two prompts with the same beginning part, because a third is likely to part there too.
 """
 
 import functools
@@ -19,7 +19,7 @@ _log = logging.getLogger("onnxlm.engine")
 
 
 class PrefixReuse:
-    """Between slots and the cache of prefixes.
+    """Copies prefixes between slots and the prefix cache.
 
     Args:
         executor: has the slots.
@@ -34,9 +34,9 @@ class PrefixReuse:
         self._prefixes = prefixes
 
     def restore(self, sequence: Sequence) -> None:
-        """Continue behind the longest beginning that the prefix cache knows, if that is more than the slot has.
+        """Load the longest cached prefix into the slot, if it is longer than what the slot holds.
 
-        Where that fails, the whole prompt is computed.
+        If that fails, the whole prompt is computed.
         """
         if self._prefixes is None or sequence.scored:
             return
@@ -60,15 +60,15 @@ class PrefixReuse:
         self._scheduler.found(sequence, len(path) * size)
 
     def reached(self, sequence: Sequence) -> None:
-        """A chunk of its prompt is in its slot: keep what is to be kept."""
+        """Cache what later prompts may reuse, after a prompt chunk was computed."""
         self._try_to_keep(lambda: self._reached(sequence))
 
     def ended(self, sequence: Sequence, reason: str) -> None:
-        """It ends while it runs: keep what was generated, too. Of a cancelled answer nobody may have seen the last."""
+        """Cache the generated tokens of an answer that ends; a cancelled answer keeps no recurrent state."""
         self._try_to_keep(lambda: self._ended(sequence, reason))
 
     def _try_to_keep(self, keep: Callable[[], None]) -> None:
-        """What cannot be kept is not reused: no request fails because of it."""
+        """Try to cache a prefix; a failure is logged and fails no request."""
         try:
             with execution_errors("Keeping a prefix"):
                 keep()
@@ -91,10 +91,10 @@ class PrefixReuse:
             self._keep(sequence)
 
     def _usable(self, sequence: Sequence, path: list[Block]) -> list[Block]:
-        """Those blocks behind which the slot can go on; where states are missing, it will keep them for the next."""
+        """The blocks after which the slot can continue; where state is missing, a checkpoint is planned for it."""
         if not self._states or not path:
             return path
-        last = max((state_slot for state_slot, block in enumerate(path, 1) if block.states), default=0)
+        last = max((count for count, block in enumerate(path, 1) if block.states), default=0)
         assert self._prefixes is not None
         branch = len(path) * self._prefixes.block_tokens
         if last < len(path) and branch not in sequence.checkpoint_positions:

@@ -1,11 +1,11 @@
-"""One request as the scheduler sees it: its tokens, how many of them are in the cache, and where."""
+"""A sequence: the scheduler's view of one request."""
 
 from dataclasses import dataclass, field
 from enum import Enum
 
 
 class Status(Enum):
-    """Where a sequence is in its life; it only ever moves forward, except that a preempted one waits again."""
+    """The stage of a sequence. Stages only move forward, except that a preempted sequence waits again."""
 
     WAITING = "waiting"
     PREFILL = "prefill"
@@ -33,9 +33,9 @@ class Sequence:
         num_cached: prompt tokens that were found in the cache instead of computed.
         blocks: blocks of the pool that it holds.
         scored: whether every prompt position must be computed, because its logits are wanted.
-        checkpoint_positions: where its prefill pauses, because the recurrent states are kept there.
-        kept: length behind which its slot keeps states; where layers have any, others can continue only there.
-        streamed: whether somebody reads the answer while it grows, so that its pace matters and not only its end.
+        checkpoint_positions: where prefill pauses to keep the recurrent state.
+        kept: tokens after which its slot keeps the recurrent state; other sequences can continue only there.
+        streamed: whether somebody reads the answer while it grows, so that the time between tokens matters.
     """
 
     id: int

@@ -1,14 +1,14 @@
-"""Who runs next: pure Python over token counts, without tensors, clocks or threads.
+"""The scheduler: decides what runs next from token counts alone, without tensors, clocks or threads.
 
     WAITING ──admit──► PREFILL ──join──► RUNNING ──finish──► FINISHED
        ▲                                    │
        └──────────────preempt───────────────┘          `finish` ends a sequence in any state
 
-Running sequences fill slots 0 … n-1 of the cache without holes, so one decode step is one contiguous batch. In PREFILL,
-at a slot at or beyond n, is one sequence at a time, or several that are short enough to be computed in one run: these
-stand in the order of their slots, and join in it. Slots of finished sequences stay cached until needed.
+Running sequences fill slots 0 … n-1 without holes, so a decode step is one contiguous batch. Sequences in PREFILL use
+slots from n on: one at a time, or several that are short enough for one run. These are ordered by slot and join in that
+order. Slots of finished sequences stay cached until they are needed.
 
-The scheduler changes its own books only: what is to be done to the cache is in the Decision that a call returns.
+The scheduler changes no memory itself: each call returns a Decision, and the engine carries it out.
 """
 
 from collections.abc import Iterable
@@ -27,7 +27,7 @@ from .waiting import WaitingQueue
 
 
 class Scheduler:
-    """Keeps every sequence's state. The engine asks it what to do, does it, and reports back."""
+    """Tracks every sequence. The engine asks what to do, does it, and reports back."""
 
     def __init__(self, limits: Limits, pool: BlockPool) -> None:
         self.limits = limits
@@ -42,12 +42,12 @@ class Scheduler:
 
     @property
     def idle_slots(self) -> int:
-        """Slots that could decode if prompts were computed faster."""
+        """Slots without a running sequence, for which a prompt waits."""
         return min(len(self.waiting) + len(self.prefilling), self.limits.slots - len(self.running))
 
     @property
     def longest(self) -> int:
-        """Most tokens that one sequence can have: the context, or what the whole pool holds."""
+        """Most tokens of one sequence: the context length, or the size of the whole pool if that is less."""
         return min(self.limits.context, self.pool.tokens)
 
     # What callers ask for
@@ -88,10 +88,10 @@ class Scheduler:
         return self._decided(moves)
 
     def admit(self, size: int = 0) -> Decision:
-        """Start the prefill of the next waiting sequence if slots and memory allow; it may begin with a copied prefix.
+        """Admit the next waiting sequence if a slot and memory are free; its prefix may be copied from another slot.
 
-        It is then `admitted`, and the last of `prefilling`. Beside others it starts only if all of them can be computed
-        in one run of `size` tokens, padding included.
+        The sequence is then the last of `prefilling`. Beside others it is admitted only if one run of `size` tokens,
+        padding included, can compute all of them.
         """
         slot = self.prefilling[-1].slot + 1 if self.prefilling else len(self.running)
         crowded = self.prefilling and not chunks.fit(self.prefilling, size, MIN_CHUNK)
@@ -113,7 +113,7 @@ class Scheduler:
         return self._start(sequence, slot, source, shared, in_place)
 
     def grow(self) -> Decision:
-        """Pay for the next token of every running sequence, preempting the newest ones where memory is short."""
+        """Reserve memory for the next token of every running sequence, preempting the newest ones if it is short."""
         moves: list[Move] = []
         for sequence in list(self.running):
             while sequence.status is Status.RUNNING and not self.pay_ahead(sequence, 0):
@@ -121,15 +121,15 @@ class Scheduler:
         return self._decided(moves)
 
     def pay_ahead(self, sequence: Sequence, tokens: int) -> bool:
-        """Pay for `tokens` tokens beyond the next one, evicting cached slots but preempting nobody.
+        """Reserve blocks for `tokens` tokens after the next one. Evicts cached slots if it must; preempts nobody.
 
         Returns:
-            Whether it is paid for.
+            Whether the blocks are reserved. If not, nothing has changed.
         """
         return self._budget.pay(sequence, self.pool.blocks(sequence.num_computed + 1 + tokens))
 
     def next_chunks(self, size: int) -> list[Chunk]:
-        """What to prefill in the next run: all that is left of several sequences at consecutive slots, or one chunk."""
+        """The chunks of the next prefill run: the rest of several prompts at consecutive slots, or one chunk."""
         return chunks.next_chunks(self.prefilling, size)
 
     # What the engine reports
@@ -139,7 +139,7 @@ class Scheduler:
         chunk.sequence.num_computed = chunk.sequence.num_prefilled = chunk.stop
 
     def join(self, sequence: Sequence) -> Decision:
-        """The prefill of the first is complete: it runs from the next step on, at the end of the batch."""
+        """Move the first sequence, whose prefill is complete, to the end of the running batch."""
         assert sequence is self.prefilling[0]
         del self.prefilling[0]
         moves = []
@@ -154,14 +154,14 @@ class Scheduler:
         return self._decided(moves)
 
     def found(self, sequence: Sequence, length: int) -> None:
-        """The first `length` tokens of a sequence in PREFILL were put into its slot from elsewhere."""
+        """Record that the first `length` tokens of a sequence in PREFILL are in its slot already."""
         sequence.num_computed = sequence.num_prefilled = sequence.kept = length
         sequence.num_cached = min(length, sequence.prompt_length)
 
     # Inside
 
     def _decided(self, moves: Iterable[Move] = (), admitted: Sequence | None = None) -> Decision:
-        """A decision that also gives back what was released since the last one."""
+        """A decision that also frees every slot released since the last one."""
         slots, self.cached.released = set(self.cached.released), []
         if not slots:
             return Decision(tuple(moves), (), admitted)
@@ -181,7 +181,7 @@ class Scheduler:
         return self._decided(moves, sequence)
 
     def _take_out(self, sequence: Sequence) -> list[Move]:
-        """Remove one sequence from the batch, filling its slot from the end."""
+        """Remove one sequence from the batch; the last one moves into its slot."""
         last = self.running.pop()
         if last is sequence:
             self._vacate(sequence)
@@ -194,7 +194,7 @@ class Scheduler:
         return [move]
 
     def _vacate(self, sequence: Sequence) -> None:
-        """Leave a slot that nobody else takes: it stays cached unless its contents are useless or not to be trusted."""
+        """Leave a slot: it stays cached unless its contents are too short to reuse or the sequence failed."""
         reusable = self.prefixes.reusable(sequence)
         if reusable >= MIN_CHUNK and sequence.status is Status.FINISHED and sequence.finish_reason != "error":
             needed = self.pool.blocks(sequence.num_computed)
@@ -205,7 +205,7 @@ class Scheduler:
         self._budget.give_back(sequence)
 
     def _preempt(self) -> list[Move]:
-        """Send the newest sequence back to the front of the queue; it keeps its tokens and is computed again."""
+        """Preempt the newest sequence: it returns to the front of the queue, keeps its tokens, and is recomputed."""
         candidates = (s for s in self.running if s.preemptions < MAX_PREEMPTIONS and s.status is Status.RUNNING)
         victim = self.prefilling[-1] if self.prefilling else max(candidates, key=lambda s: s.id)
         victim.preemptions += 1

@@ -1,4 +1,4 @@
-"""Which beginnings of prompts lie in some slot already."""
+"""Prefix sharing between slots: which prompt prefixes are in some slot already."""
 
 from collections.abc import Sequence as List
 
@@ -9,10 +9,10 @@ from .request import Sequence
 
 
 class SharedPrefixes:
-    """What one sequence may take over from the slot of another.
+    """Finds prefixes that one sequence may copy from the slot of another.
 
     Args:
-        limits: window, states and whether generated tokens are reused.
+        limits: attention window, recurrent state, and whether generated tokens are reused.
         cached: slots of finished sequences.
     """
 
@@ -21,7 +21,7 @@ class SharedPrefixes:
         self._cached = cached
 
     def longest(self, sequence: Sequence, running: List[Sequence]) -> tuple[int, int]:
-        """(slot, tokens) of the longest prefix that lies in some slot; the last chunk is always computed."""
+        """(slot, tokens) of the longest shared prefix, or (-1, 0); the last chunk is always computed."""
         limit = 0 if sequence.scored else len(sequence.tokens) - MIN_CHUNK
         best = self._cached.match(sequence.tokens, limit)
         for other in running:
@@ -32,11 +32,11 @@ class SharedPrefixes:
         return best if best[1] >= MIN_CHUNK else (-1, 0)
 
     def intact(self, sequence: Sequence) -> bool:
-        """Whether its slot still holds all of its tokens: what lies before the shortest window is given back."""
+        """Whether the slot still holds all tokens: those before the shortest attention window are evicted."""
         return self._limits.window is None or sequence.num_computed <= self._limits.window
 
     def reusable(self, sequence: Sequence) -> int:
-        """How many of its first tokens another sequence may take over from its slot."""
+        """How many leading tokens another sequence may copy from this slot."""
         if not self.intact(sequence):
             return 0
         if self._limits.states_every:
@@ -44,7 +44,7 @@ class SharedPrefixes:
         return sequence.num_computed if self._limits.reuse_generated else sequence.num_prefilled
 
     def checkpoints(self, tokens: int) -> list[int]:
-        """The last place where states are kept that leaves something to compute; nowhere, in a short prompt."""
+        """The last state checkpoint before the end of the prompt; none in a short prompt."""
         every = self._limits.states_every
         last = (tokens - MIN_CHUNK) // every * every if every else 0
         return [last] if last > 0 else []

@@ -1,8 +1,8 @@
-"""Drafts by prompt lookup: what followed the last few tokens the last time they stood there is likely to follow again.
+"""Speculative decoding by prompt lookup: what followed the last few tokens earlier is likely to follow them again.
 
 A draft is verified in one run that costs little more than one token. Each position is then sampled as always, from the
-request's own random stream, and the draft holds as long as what is sampled is what was drafted. For a drafted token
-that is rejection sampling with a certain proposal, so the distribution is unchanged; moreover the same seed gives the
+request's own random stream, and the draft is accepted up to the first token that differs from what was sampled. This is
+rejection sampling with a deterministic proposal, so the distribution is unchanged; moreover, the same seed gives the
 same tokens with and without drafts.
 
 On CPU, "the same" is bit for bit where keys and values are stored in codes (`onnxlm quantize-kv`): their attention has
@@ -36,24 +36,24 @@ class PromptLookup:
         self._gain = 0.0
 
     def draft(self, tokens: list[int], room: int) -> list[int]:
-        """Up to `room` tokens that may come after `tokens`; often none."""
+        """Propose up to `room` tokens to follow `tokens`; often none."""
         self._learn(tokens)
         if self._pause:
             self._pause -= 1
             return []
         for order in _ORDERS:
-            state_slot = self._after.get(tuple(tokens[-order:])) if len(tokens) >= order else None
-            if state_slot is not None:
-                return tokens[state_slot : state_slot + min(self._size, room)]
+            place = self._after.get(tuple(tokens[-order:])) if len(tokens) >= order else None
+            if place is not None:
+                return tokens[place : place + min(self._size, room)]
         return []
 
     def verified(self, drafted: int, accepted: int, seconds: float, decode_seconds: float) -> None:
-        """A draft of `drafted` tokens was run; adapt its size, and stop for a while where it does not pay.
+        """Adapt the draft size after a verification, and pause drafting while it does not pay.
 
         Args:
-            drafted, accepted: tokens of the draft, and how many of them held.
-            seconds: what the run took.
-            decode_seconds: what one plain decode step takes.
+            drafted, accepted: tokens of the draft, and how many were accepted.
+            seconds: how long the verification took.
+            decode_seconds: how long a plain decode step takes.
         """
         self._size = min(self._most, 2 * self._size) if accepted == drafted else max(2, accepted + 1)
         gain = (accepted + 1) * decode_seconds / seconds  # tokens per second, relative to plain decoding
@@ -68,9 +68,9 @@ class PromptLookup:
             self._trials = 0
 
     def _learn(self, tokens: list[int]) -> None:
-        """Remember what followed every run of tokens whose following token is known by now."""
-        for state_slot in range(max(1, self._seen), len(tokens)):
+        """Index every n-gram whose next token is known."""
+        for place in range(max(1, self._seen), len(tokens)):
             for order in _ORDERS:
-                if state_slot >= order:
-                    self._after[tuple(tokens[state_slot - order : state_slot])] = state_slot
+                if place >= order:
+                    self._after[tuple(tokens[place - order : place])] = place
         self._seen = len(tokens)

@@ -15,6 +15,7 @@ _FLAGS = {
     "avx512_fp16": "FP16", "amx_int8": "AMX int8", "amx_bf16": "AMX bf16",
     "asimddp": "dot product", "i8mm": "int8 matmul", "bf16": "BF16", "sve": "SVE",
 }  # fmt: skip
+_VECTOR = ("avx", "amx", "fma", "f16c", "sse4", "asimd", "i8mm", "bf16", "sve", "sme", "fphp")
 _INTEGER_DOT = ("VNNI", "dot product", "int8 matmul")
 
 
@@ -72,6 +73,13 @@ def read_bandwidth(threads: int, size: int = 256 << 20) -> float:
             list(pool.map(np.add.reduce, parts))
             best = max(best, size / (time.perf_counter() - started))
     return best
+
+
+def processor_flags() -> tuple[str, ...]:
+    """The processor's vector instruction sets, as the system names them, sorted; its name where it names none."""
+    fields = _processor_fields()
+    flags = (fields.get("flags") or fields.get("Features") or "").split()
+    return tuple(sorted({flag for flag in flags if flag.startswith(_VECTOR)})) or (platform.processor(),)
 
 
 def _processor_fields() -> dict[str, str]:

@@ -2,6 +2,7 @@
 
 import functools
 from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
 
@@ -27,10 +28,13 @@ class OnnxExecutor:
         slots: slots of the cache.
         context: most tokens of one slot; None is the model's context length.
         threads: threads inside one step.
+        graph: the prefill graph over weights that were prepared for this processor, in place of the bundle's.
+        profile: beginning of the name of a file for ONNX Runtime's profile; see `end_profile`.
         kv_memory: bytes for keys, values and states on a GPU; None is a share of what is free there.
-        two_sessions: load decode.onnx too, instead of running decode steps on prefill.onnx. Measured on SmolLM2 fp32,
-            interleaved: the same speed within noise (batch 1 46.6 against 51.0 ms, batch 8 68.8 against 69.0 ms), the
-            same logits bit for bit, and 1,304 MB resident instead of 685: each session packs the weights for itself.
+        two_sessions: load decode.onnx too, instead of running decode steps on prefill.onnx. Measured on SmolLM2,
+            interleaved: the same logits bit for bit; in fp32 the same speed within noise (batch 1 46.6 against 51.0 ms,
+            batch 8 68.8 against 69.0 ms) and 1,304 MB resident instead of 685; in int4 4 to 5 % more tokens per second
+            at 1, 4 and 8 rows. Each session packs the weights for itself, and takes as long to load as the other.
     """
 
     def __init__(
@@ -41,6 +45,8 @@ class OnnxExecutor:
         slots: int,
         context: int | None = None,
         threads: int | None = None,
+        graph: Path | None = None,
+        profile: Path | None = None,
         two_sessions: bool = False,
         kv_memory: int | None = None,
     ) -> None:
@@ -54,7 +60,7 @@ class OnnxExecutor:
         device = open_device(provider)
         with closing_on_error(device):
             graphs, stream = manifest.graphs, None if device is None else device.stream
-            self._prefill = GraphSession(bundle.folder, graphs.prefill, provider, threads, stream)
+            self._prefill = GraphSession(bundle.folder, graphs.prefill, provider, threads, stream, graph, profile)
             decode = GraphSession(bundle.folder, graphs.decode, provider, threads, stream) if two_sessions else None
             self._decode = decode or self._prefill
             self._memory = allocate(manifest, slots, context, device, kv_memory)
@@ -76,6 +82,10 @@ class OnnxExecutor:
         """Bytes that keys, values and states take at most on a GPU; None where the caller's budget decides."""
         token = self.capacity * self.bytes_per_token
         return None if self._memory.device is None else self.slots * (token + self.state_bytes)
+
+    def end_profile(self) -> Path:
+        """Stop the profile and return its file, JSON of ONNX Runtime's; only where one was asked for."""
+        return Path(self._prefill.session.end_profiling())
 
     def prefill(self, slot: int, past: int, ids: IntArray) -> FloatArray:
         """Put `ids` [n] at positions `past …` of the slot; returns the logits [vocab] after the last of them."""

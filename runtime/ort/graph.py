@@ -1,4 +1,4 @@
-"""A graph that is loaded, and a step of it: what is bound for good, and what changes between two runs."""
+"""A loaded graph, and steps of it: most inputs are bound once, and only small ones change between two runs."""
 
 import threading
 from collections.abc import Sequence
@@ -16,17 +16,27 @@ from .session import ProviderName, check_session, onnxruntime, open_session, req
 
 
 class GraphSession:
-    """A session and its ports."""
+    """An ONNX Runtime session with the tensor specs of its graph.
+
+    `path` is the graph's file where it is not the bundle's own: see prepared.py.
+    """
 
     def __init__(
-        self, folder: Path, graph: Graph, provider: ProviderName, threads: int | None, stream: int | None = None
+        self,
+        folder: Path,
+        graph: Graph,
+        provider: ProviderName,
+        threads: int | None,
+        stream: int | None = None,
+        path: Path | None = None,
+        profile: Path | None = None,
     ) -> None:
         self.graph = graph
         roles = {port.role for port in graph.inputs}
         self.has_index, self.has_counts = "logits_index" in roles, "query_seqlens" in roles
         if self.has_counts:
             require_query_seqlens(folder)
-        self.session = open_session(folder / graph.file, provider, threads, stream=stream)
+        self.session = open_session(path or folder / graph.file, provider, threads, profile=profile, stream=stream)
         check_session(self.session, graph)
 
 
@@ -67,8 +77,8 @@ class BoundStep:
         """Bind a chunk for each slot, behind its past, padded on the right; ask for the logits after their last ids."""
         counts = np.array([len(chunk) for chunk in chunks])
         ids = np.zeros((len(chunks), counts.max()), np.int64)
-        for slot, chunk in zip(ids, chunks, strict=True):
-            slot[: len(chunk)] = chunk
+        for row, chunk in zip(ids, chunks, strict=True):
+            row[: len(chunk)] = chunk
         self.inputs["input_ids"] = ids
         self._binding.set_input("input_ids", ids)
         self.inputs["logits_index"][:, 1] = counts - 1
@@ -78,8 +88,8 @@ class BoundStep:
 
     def want_all(self, logits: FloatArray) -> None:
         """Ask for the logits after each of the ids, into `logits` [n, vocab]."""
-        state_slots = np.arange(len(logits))
-        self.inputs["logits_index"] = np.stack([np.zeros_like(state_slots), state_slots], axis=1)
+        positions = np.arange(len(logits))
+        self.inputs["logits_index"] = np.stack([np.zeros_like(positions), positions], axis=1)
         self._binding.set_input("logits_index", self.inputs["logits_index"])
         self._binding.set_logits(logits)
         self.logits = logits

@@ -85,6 +85,8 @@ def open_session(
     provider: ProviderName = "cpu",
     threads: int | None = None,
     settings: dict[str, str] | None = None,
+    optimized: Path | None = None,
+    profile: Path | None = None,
     stream: int | None = None,
 ) -> Any:
     """Load one ONNX file.
@@ -94,6 +96,8 @@ def open_session(
         provider: where it runs.
         threads: threads inside one run; None is the number of physical cores.
         settings: further entries of ONNX Runtime's session configuration.
+        optimized: write the graph here as it is run.
+        profile: beginning of the name of a file for ONNX Runtime's profile.
         stream: the CUDA stream to compute on; None is one of the session's own.
 
     Raises:
@@ -107,6 +111,10 @@ def open_session(
     options.enable_mem_pattern = False  # a plan per input shape would be kept for every prompt length ever seen
     for key, value in (settings or {}).items():
         options.add_session_config_entry(key, value)
+    if optimized is not None:
+        options.optimized_model_filepath = str(optimized)
+    if profile is not None:
+        options.enable_profiling, options.profile_file_prefix = True, str(profile)
     if provider == "cuda":  # else the weights stay in an arena, whose regions are as large as its largest request
         options.add_session_config_entry("session.use_device_allocator_for_initializers", "1")
     providers = _provider_list(provider, stream)

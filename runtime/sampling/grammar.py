@@ -6,7 +6,7 @@ It fails closed: what does not compile, or asks for something that cannot be enf
 import functools
 import json
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -33,7 +33,7 @@ class StructuredOutput:
     """What an answer must be; exactly one is given.
 
     Args:
-        json_schema: JSON of this schema, given as a mapping or as JSON text.
+        json_schema: JSON of this schema, given as a mapping, as JSON text, or as a pydantic model or TypeAdapter.
         json_object: any JSON object.
         regex: text that matches as a whole; without look-around and back-references.
         lark: text of this grammar in llguidance's dialect of Lark, whose start rule is `start`.
@@ -50,7 +50,7 @@ class StructuredOutput:
         'choice'
     """
 
-    json_schema: Mapping[str, Any] | str | None = None
+    json_schema: Mapping[str, Any] | str | type[Any] | None = None
     json_object: bool = False
     regex: str | None = None
     lark: str | None = None
@@ -186,8 +186,15 @@ def _checked(kind: str, value: Any) -> Any:
     return checked
 
 
+def schema_method(value: Any) -> Callable[[], Any] | None:
+    """What gives the schema of a pydantic model or TypeAdapter; None for anything else."""
+    found = getattr(value, "model_json_schema", None) or getattr(value, "json_schema", None)
+    return found if callable(found) and not isinstance(value, Mapping) else None
+
+
 def _schema_text(value: Any) -> str:
-    schema = json.loads(value) if isinstance(value, str) else value
+    described = schema_method(value)
+    schema = json.loads(value) if isinstance(value, str) else described() if described else value
     if not isinstance(schema, Mapping):
         raise TypeError("a schema is a JSON object")
     return json.dumps(schema, allow_nan=False)

@@ -1,11 +1,15 @@
-"""Our bundles beside onnxruntime-genai and transformers, on the same weights, in one process, taking turns.
+"""Our bundles beside onnxruntime-genai, transformers, llama.cpp and OpenVINO GenAI, taking turns.
 
     pip install onnxruntime-genai          # beside onnxlm; both use the same onnxruntime
     python tests/bench/peers.py --source SmolLM2-135M-Instruct.Q4_1.gguf --fp32 demo/fp32 --int4 demo/int4
+    python tests/bench/peers.py --int4 demo/int4 --llama-bin llama.cpp/build/bin --gguf smol-q4_0.gguf \\
+        --prompts 128 512 --batches 1 4 8 16 --markdown docs/performance.md
 
-A peer that is not installed is left out. The genai models are built once from the source's weights, with the peer's own
-builder at its defaults (int4: block size 32, accuracy level 4), and kept in --cache. Every round measures every engine
-once, A B C D A B C D …; the figures are medians over the rounds, and the ratios are to genai in the same precision.
+llama.cpp runs in processes of its own (tests/bench/llama_cpp.py says how to build it), OpenVINO GenAI with --openvino
+on the same --gguf files. --markdown writes the tables, with the machine, between two marks of a document. A peer that
+is not installed is left out. The genai models are built once from the source's weights, with the peer's own builder at
+its defaults (int4: block size 32, accuracy level 4), and kept in --cache. Every round measures every engine
+once, A B C D A B C D …; the figures are medians over the rounds, and the ratios are medians of each round's ratio.
 
 "uneven" is what a service sees: 32 requests that want 8 to 128 tokens, eight at a time. Ours go through the engine,
 which refills a row as soon as its answer ends; the peer runs batches of eight, each until its longest answer has ended.
@@ -17,15 +21,18 @@ import json
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from statistics import median
 from typing import Any, Protocol
 
 import numpy as np
+from llama_cpp import LlamaCpp
+from openvino_genai_peer import OpenVino
+from performance_page import write_section
 
-PROMPT, TOKENS, BATCHES = 128, 32, (1, 8)
+PROMPT, TOKENS, PROMPTS, BATCHES = 128, 32, (128,), (1, 8)  # decode goes on behind PROMPT tokens
 UNEVEN_PROMPT, ROWS, WANTED = 32, 8, np.random.default_rng(7).integers(8, 129, 32)  # tokens of each of 32 requests
 SETTLE = 0.3  # seconds in which the threads of the engine before stop spinning; then each gets a short step to wake up
 
@@ -46,11 +53,11 @@ class Engine(Protocol):
 class Onnxlm:
     """Our step executor, with a greedy choice of the next token."""
 
-    def __init__(self, bundle: Path) -> None:
+    def __init__(self, bundle: Path, prompts: Sequence[int] = PROMPTS, rows: int = ROWS) -> None:
         from runtime import LLM, EngineOptions
 
-        context = PROMPT + TOKENS + 2
-        self._llm = LLM(bundle, options=EngineOptions(max_concurrency=ROWS, context=context, prefix_cache=0))
+        context = max(PROMPT, *prompts) + TOKENS + 2
+        self._llm = LLM(bundle, options=EngineOptions(max_concurrency=rows, context=context, prefix_cache=0))
         self._executor = self._llm.model.engine.core.executor  # nobody else uses it while the engine is idle
 
     def prefill(self, ids: np.ndarray) -> float:
@@ -165,8 +172,16 @@ class Transformers:
 
 def engines(options: argparse.Namespace) -> dict[str, Engine]:
     """Every engine that is installed, by name; ours first."""
-    found: dict[str, Engine] = {"onnxlm fp32": Onnxlm(options.fp32)}
-    found |= {_int4_name(folder): Onnxlm(folder) for folder in options.int4}
+    rows = max(ROWS, *options.batches)
+    found: dict[str, Engine] = {"onnxlm fp32": Onnxlm(options.fp32, options.prompts, rows)} if options.fp32 else {}
+    found |= {_int4_name(folder): Onnxlm(folder, options.prompts, rows) for folder in options.int4}
+    for model in options.gguf:
+        if options.llama_bin:
+            found[f"llama.cpp {model.stem}"] = LlamaCpp(options.llama_bin, model, TOKENS)
+        if options.openvino:
+            found[f"openvino {model.stem}"] = OpenVino(model, TOKENS)
+    if options.source is None:
+        return found
     wanted = [name for name in ("onnxruntime_genai", "transformers") if find_spec(name) and name not in options.without]
     if not wanted:
         return found
@@ -217,23 +232,33 @@ def write_hugging_face(checkpoint: Any, model: Any, folder: Path) -> None:
 Case = tuple[str, str, int]  # engine, phase, batch
 
 
-def measure(found: dict[str, Engine], rounds: int, vocab_size: int) -> dict[Case, list[float]]:
+def measure(
+    found: dict[str, Engine],
+    rounds: int,
+    vocab_size: int,
+    lengths: Sequence[int] = PROMPTS,
+    batches: Sequence[int] = BATCHES,
+) -> dict[Case, list[float]]:
     """Tokens per second of every case in every round; a first round warms up and is not counted."""
-    ids = np.random.default_rng(0).integers(3, vocab_size, (max(BATCHES), PROMPT))
+    ids = np.random.default_rng(0).integers(3, vocab_size, (max(batches), max(PROMPT, *lengths)))
     cases: list[tuple[str, int, Callable[[Engine, np.ndarray], float], int]] = [
-        ("prefill", 1, lambda engine, rows: engine.prefill(rows), PROMPT),
-        *(("decode", batch, lambda engine, rows: engine.decode(rows), batch * TOKENS) for batch in BATCHES),
+        *((f"prefill {n}", 1, lambda engine, rows, n=n: engine.prefill(rows[:, :n]), n) for n in lengths),
+        *(("decode", b, lambda engine, rows: engine.decode(rows[:, :PROMPT]), b * TOKENS) for b in batches),
     ]
     speeds: dict[Case, list[float]] = {}
-    cases.append(("uneven", ROWS, lambda engine, rows: engine.uneven(rows), int(WANTED.sum())))
+    if all(hasattr(engine, "uneven") for engine in found.values()):
+        cases.append(("uneven", ROWS, lambda engine, rows: engine.uneven(rows), int(WANTED.sum())))
     for number in range(rounds + 1):
         prompts = np.random.default_rng(number).integers(
             3, vocab_size, (len(WANTED), UNEVEN_PROMPT)
         )  # never seen before
         for phase, batch, run, tokens in cases:
             for name, engine in found.items():
+                if batch not in getattr(engine, "batches", (batch,)):
+                    continue
                 time.sleep(SETTLE)
-                engine.prefill(ids[:1, :8])
+                if not isinstance(engine, LlamaCpp):  # a process of its own wakes up by itself
+                    engine.prefill(ids[:1, :8])
                 seconds = run(engine, prompts if phase == "uneven" else ids[:batch])
                 if number:
                     speeds.setdefault((name, phase, batch), []).append(tokens / seconds)
@@ -242,25 +267,43 @@ def measure(found: dict[str, Engine], rounds: int, vocab_size: int) -> dict[Case
 
 
 def report(speeds: dict[Case, list[float]]) -> str:
-    """A table of medians, then the ratios to genai, each the median of the rounds' ratios."""
-    lines = [f"{'':28} {'phase':8} {'batch':>5} {'tokens/s':>10}   from … to"]
+    """A table of medians, then our ratios to each peer, each the median of the rounds' ratios."""
+    lines = [f"{'':28} {'phase':12} {'batch':>5} {'tokens/s':>10}   from … to"]
     for (name, phase, batch), rates in speeds.items():
-        lines.append(f"{name:28} {phase:8} {batch:5} {median(rates):10.1f}   {min(rates):.1f} … {max(rates):.1f}")
-    for (name, phase, batch), rates in speeds.items():
-        for base in ("genai fp32", "genai int4"):
-            if base[-4:] in name and base != name and (base, phase, batch) in speeds:
-                pairs = zip(rates, speeds[base, phase, batch], strict=True)
-                ratio = median(ours / theirs for ours, theirs in pairs)
-                lines.append(f"{name} : {base}, {phase} of batch {batch}: {ratio:.2f}×")
+        lines.append(f"{name:28} {phase:12} {batch:5} {median(rates):10.1f}   {min(rates):.1f} … {max(rates):.1f}")
+    lines += [f"{ours} : {peer}, {phase} of batch {batch}: {r:.2f}×" for ours, peer, phase, batch, r in ratios(speeds)]
     return "\n".join(lines)
+
+
+def ratios(speeds: dict[Case, list[float]]) -> list[tuple[str, str, str, int, float]]:
+    """Ours, peer, phase, batch and ratio; of genai's two precisions, the same as ours."""
+    found = []
+    for (ours, phase, batch), rates in speeds.items():
+        for (peer, other_phase, other_batch), others in speeds.items():
+            if (
+                not ours.startswith("onnxlm")
+                or peer.startswith("onnxlm")
+                or (phase, batch) != (other_phase, other_batch)
+            ):
+                continue
+            if peer.startswith("genai") and peer.split()[1] not in ours:
+                continue
+            found.append((ours, peer, phase, batch, median(a / b for a, b in zip(rates, others, strict=True))))
+    return found
 
 
 def main() -> None:
     """Parse the command line, measure, print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--source", type=Path, required=True, help="the checkpoint that both bundles came from")
-    parser.add_argument("--fp32", type=Path, required=True, help="our bundle in float32")
+    parser.add_argument("--source", type=Path, help="the checkpoint that all came from: adds genai and transformers")
+    parser.add_argument("--fp32", type=Path, help="our bundle in float32")
     parser.add_argument("--int4", type=Path, nargs="+", required=True, help="our bundles in 4 bits")
+    parser.add_argument("--gguf", type=Path, nargs="*", default=[], help="files for llama.cpp and OpenVINO GenAI")
+    parser.add_argument("--llama-bin", type=Path, metavar="FOLDER", help="where llama-batched-bench is")
+    parser.add_argument("--openvino", action="store_true", help="measure OpenVINO GenAI on the --gguf files, too")
+    parser.add_argument("--prompts", type=int, nargs="+", default=PROMPTS, help="lengths of prompts for prefill")
+    parser.add_argument("--batches", type=int, nargs="+", default=BATCHES, help="sequences that decode together")
+    parser.add_argument("--markdown", type=Path, help="a document to write the tables into")
     parser.add_argument("--cache", type=Path, default=Path("demo/peers"), help="where peers' models are kept")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--without", nargs="*", default=[], help="peers to leave out: onnxruntime_genai transformers")
@@ -268,9 +311,11 @@ def main() -> None:
     options = parser.parse_args()
     options.cache.mkdir(parents=True, exist_ok=True)
     found = engines(options)
-    vocab_size = json.loads((options.fp32 / "manifest.json").read_text())["architecture"]["vocab_size"]
-    speeds = measure(found, options.rounds, vocab_size)
+    vocab_size = json.loads((options.int4[0] / "manifest.json").read_text())["architecture"]["vocab_size"]
+    speeds = measure(found, options.rounds, vocab_size, options.prompts, options.batches)
     print(report(speeds))
+    if options.markdown:
+        write_section(options.markdown, options.int4[0].name, speeds, ratios(speeds), options.rounds)
     if options.json:
         rows = [{"engine": n, "phase": p, "batch": b, "tokens_per_second": r} for (n, p, b), r in speeds.items()]
         options.json.write_text(json.dumps(rows, indent=1))

@@ -43,7 +43,7 @@ def write_gguf(tmp_path: Path) -> Callable[..., Path]:
         path = tmp_path / "model.gguf"
         writer = gguf.GGUFWriter(path, metadata.get("general.architecture", "llama"))
         for key, value in metadata.items():
-            if key != "general.architecture":
+            if key != "general.architecture" and value is not None:
                 _add_metadata(writer, key, value)
         for name, values in tensors.items():
             kind = gguf.GGMLQuantizationType[(kinds or {}).get(name, "F32")]

@@ -89,7 +89,12 @@ def low_rank(rows: int, columns: int, rank: int = 4) -> tuple[np.ndarray, np.nda
 
 @pytest.mark.parametrize(
     ("changes", "scale"),
-    [({}, 2), ({"use_rslora": True}, 4), ({"alpha_pattern": {"q_proj": 4}}, 1), ({"alpha_pattern": {"k_proj": 4}}, 2)],
+    [
+        ({}, 2),
+        ({"use_rslora": True}, 4),
+        ({"alpha_pattern": {"q_proj": 4}, "lora_dropout": 0.1}, 1),
+        ({"alpha_pattern": {"k_proj": 4}}, 2),
+    ],
 )
 def test_lora_is_added(tiny_checkpoint, tmp_path, changes, scale):
     down, up = low_rank(64, 64)
@@ -118,9 +123,9 @@ def test_lora_of_an_embedding_and_whole_modules(tiny_checkpoint, tmp_path):
     ("tensors", "changes", "message"),
     [
         ({}, {"peft_type": "IA3"}, "peft_type 'IA3'; supported is LORA"),
-        ({}, {"use_dora": True}, "use_dora = True is not supported"),
+        ({"x.lora_C.weight": low_rank(4, 4)[0]}, {}, "lora_C.weight' is not known"),
         ({}, {}, "holds no lora_A tensors"),
-        ({"x.lora_A.weight": low_rank(4, 4)[0]}, {}, "without 'base_model.model.x.lora_B.weight'"),
+        ({"x.lora_A.weight": low_rank(4, 4)[0]}, {}, "changes 'x', which"),
         (dict(zip(("x.lora_A.weight", "x.lora_B.weight"), low_rank(4, 4), strict=True)), {}, "changes 'x', which"),
         (
             dict(zip((Q_PROJ.replace("weight", f"lora_{x}.weight") for x in "AB"), low_rank(4, 4), strict=True)),

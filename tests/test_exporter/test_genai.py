@@ -39,7 +39,7 @@ def bundle(request, tiny_checkpoint, tiny_bundle, make_bundle, tmp_path_factory)
 @pytest.fixture(scope="module")
 def folder(bundle, tmp_path_factory):
     """Of onnxruntime-genai."""
-    return export_genai(bundle, tmp_path_factory.mktemp("genai") / "folder").folder
+    return export_genai(bundle, tmp_path_factory.mktemp("genai") / "folder", link_weights=True).folder
 
 
 def session(folder: Path) -> ort.InferenceSession:
@@ -89,8 +89,8 @@ def test_shorter_rows_are_read_at_their_own_ends(folder):
     np.testing.assert_allclose(logits[1], alone[0], rtol=0, atol=1e-5)
 
 
-def test_checker_and_shape_inference_pass_where_weights_are_a_copy(bundle, tmp_path):
-    report = export_genai(bundle, tmp_path / "folder", copy_weights=True)
+def test_checker_and_shape_inference_pass_on_a_copy_which_is_the_default(bundle, tmp_path):
+    report = export_genai(bundle, tmp_path / "folder")
     assert (report.linked, report.max_difference) == (False, 0.0)
     onnx.checker.check_model(str(tmp_path / "folder" / "model.onnx"), full_check=True)
 

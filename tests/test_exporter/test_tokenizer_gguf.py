@@ -176,7 +176,7 @@ def test_ids_of_any_text(byte_level: dict[str, Any], pre: str):
 
 
 def test_every_type_is_split_like_one_with_a_reference():
-    assert set(WORD_SPLITS.values()) == {WORD_SPLITS[pre] for pre in REFERENCES}
+    assert set(WORD_SPLITS.values()) == {WORD_SPLITS[pre] for pre in (*REFERENCES, *SPLITS)}
 
 
 @pytest.mark.parametrize("pre", sorted(WORD_SPLITS))
@@ -197,6 +197,17 @@ SPLITS = {
     "bloom": "Don't|\n\n| sum| 1234| ²x| 世界あ한| !|ab#| | ΣΑ𝐀|.",
     "viking": "Don't|\n\n| sum| |1|2|3|4| |²|x| 世界あ한| !|ab#| | ΣΑ𝐀|.",
     "seed-coder": "Don|'t|\n\n| sum| |1|2|3|4| |²|x| 世界あ한| !|ab|#| | ΣΑ𝐀|.",
+    "kimi-k2": "Don't|\n\n| sum| |123|4| |²|x| |世界|あ한| !|ab|#| | ΣΑ𝐀|.",
+    "youtu": "Don't|\n\n| sum| |1|2|3|4| |²|x| |世界あ|한| !|ab|#| | ΣΑ𝐀|.",
+    "tiny_aya": "Don't|\n\n| sum| |1|234| |²|x| 世界あ한| !|ab|#| | ΣΑ𝐀|.",
+    "superbpe": "Don't\n\n sum |1|234| |²|x 世界あ한 !ab#  ΣΑ𝐀.",
+    "jais-2": "Don|'t|\n\n| sum| |123|4| |²|x| 世界あ한| !|ab|#| | ΣΑ𝐀|.",
+    "exaone-moe": "Don|'t|\n\n| sum| |1|2|3|4| |²|x 世界あ한| !|ab|#| | ΣΑ𝐀|.",
+    "minicpm5": "Don|'t|\n\n| sum| |123|4| |²|x| 世界あ한| !|ab|#| | ΣΑ𝐀|.",
+    "laguna": "Don|'t|\n\n| sum| |1|2|3|4| |²|x| 世界あ한| !|ab|#| | ΣΑ𝐀|.",
+    "bailingmoe": "Don|'t|\n\n| sum| |1|2|3|4| |²|x| 世界あ한| !|ab|#| | ΣΑ𝐀|.",
+    "ufakzeka": "Don|'t|\n\n| sum| |1|2|3|4| |²|x| 世界あ한| !|ab|#| | ΣΑ𝐀|.",
+    "spark2_5": "Don|'t|\n|\n| sum| |1|2|3|4| |²|x| |世界あ|한| !|ab|#| | ΣΑ𝐀|.",
     "stablelm2": "Don|'t|\n\n| sum| |1|2|3|4| |²|x| 世界あ한| !|ab|#| | ΣΑ𝐀|.",
 }
 

@@ -82,9 +82,12 @@ def build(path: Path) -> Tokenizer:
 def test_ids_of_any_text(write_gguf: Callable[..., Path], architecture: str):
     from transformers import AutoTokenizer
 
-    path = write_gguf(spm_metadata(architecture, gemma=architecture == "gemma2"), {})
+    ours = build(write_gguf(spm_metadata(architecture, gemma=architecture == "gemma2"), {}))
+    # transformers has SentencePiece's spaces for phi3 only: its conversion of llama files loses those in front.
+    path = write_gguf(
+        spm_metadata("gemma2" if architecture == "gemma2" else "phi3", gemma=architecture == "gemma2"), {}
+    )
     theirs = AutoTokenizer.from_pretrained(path.parent, gguf_file=path.name)
-    ours = build(path)
     for text in strings(seed=len(architecture)):
         assert ours.encode(text).ids == theirs(text).input_ids, text
 
@@ -112,6 +115,17 @@ def test_text_comes_back(write_gguf: Callable[..., Path], architecture: str):
     ids = tokenizer.encode("the lazy  fox\n Größe 你 😀").ids
     assert tokenizer.decode(ids) == "the lazy  fox\n Größe 你 😀"
     assert tokenizer.decode(ids, skip_special_tokens=False).startswith(("<s>", "<bos>"))
+
+
+def test_spaces_in_front_are_kept_as_llama_cpp_keeps_them(write_gguf: Callable[..., Path]):
+    metadata = spm_metadata("llama")
+    tokens = ["<unk>", "<s>", "</s>", "<mark>", "▁", "▁Hi", "Hi", "▁x", "x"]
+    tokens += [character for character in "Hi" if character not in tokens]
+    metadata |= {"tokenizer.ggml.tokens": tokens, "tokenizer.ggml.scores": [-float(i) for i in range(len(tokens))]}
+    tokenizer = build(write_gguf(metadata | {"tokenizer.ggml.token_type": [2, 3, 3, 3] + [1] * (len(tokens) - 4)}, {}))
+    assert tokenizer.encode(" Hi").tokens == ["<s>", "▁", "▁Hi"]  # as " Hello world" is 29871 15043 3186
+    assert tokenizer.encode("x<mark>Hi").tokens == ["<s>", "▁x", "<mark>", "▁Hi"]
+    assert tokenizer.encode("x<mark> Hi").tokens == ["<s>", "▁x", "<mark>", "▁", "▁Hi"]
 
 
 def test_no_space_is_put_in_front_where_the_file_says_so(write_gguf: Callable[..., Path]):

@@ -31,7 +31,7 @@ def test_unknown_key_is_refused_unless_declared_irrelevant():
         ({"num_hidden_layers": 0}, "num_hidden_layers must be at least 1"),
         ({"attention_bias": 1}, "attention_bias must be of type bool"),
         ({"num_key_value_heads": 3}, "4 query heads, not a multiple"),
-        ({"model_type": None}, "model_type is missing; supported: llama"),
+        ({"model_type": None}, "model_type is missing; supported: apertus"),
     ],
 )
 def test_wrong_value_names_its_key(change, message):
@@ -42,7 +42,7 @@ def test_wrong_value_names_its_key(change, message):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"model_type": "mamba9"}, "'mamba9' is not supported; supported: .*llama"),
+        ({"model_type": "mamba9"}, "'mamba9' is not supported. Supported: .*llama"),
         ({"hidden_act": "tanhshrink"}, "supported: silu, swish, gelu"),
     ],
 )

@@ -60,7 +60,7 @@ def test_a_missed_gate_writes_nothing(tiny_bundle, tmp_path):
         tiny_bundle, "-o", tmp_path / "q", "--bits", "4", "--calibration", tmp_path / "t.txt", "--fail-if", "kl>1e-9"
     )
     assert done.exit_code == 1
-    assert "nothing was written" in done.stderr
+    assert "Nothing was written" in done.stderr
     assert [path.name for path in tmp_path.iterdir()] == ["t.txt"]
 
 

@@ -86,11 +86,11 @@ def test_gptq_is_the_published_algorithm():
 @pytest.mark.parametrize("choice", [QuantConfig(Scheme(4, 32, scale_bits=8)), QuantConfig(Scheme(4, 64), 64)])
 def test_codes_do_not_depend_on_slices_or_threads(choice, monkeypatch):
     weight, hessian = layer(inputs=200, outputs=333)
-    whole, index = quantize_matrix(weight, hessian, choice, "gptq", np.float16, 2)
+    whole, _ = quantize_matrix(weight, hessian, choice, "gptq", np.float16, 2)
     for rows, threads in ((100, 1), (64, 3), (1, 2)):
         monkeypatch.setattr("quantizer.algorithms.registry._ROWS", rows)
         monkeypatch.setattr("quantizer.parallel.threads", lambda count=threads: count)
-        sliced, other = quantize_matrix(weight[:150], hessian, choice, "gptq", np.float16, 2)
+        sliced, _ = quantize_matrix(weight[:150], hessian, choice, "gptq", np.float16, 2)
         if not choice.outliers:  # which are chosen for all rows together
             assert np.array_equal(sliced.codes, whole.codes[:150])
             assert np.array_equal(sliced.scales, whole.scales[:150])
@@ -102,8 +102,7 @@ def test_a_hessian_is_factored_once(monkeypatch):
     calls = []
     weight, hessian = layer()
     factor = hessian.arrays.upper_factor
-    monkeypatch.setattr(hessian, "arrays", hessian.arrays)
-    monkeypatch.setattr(type(hessian.arrays), "upper_factor", lambda self, values: calls.append(1) or factor(values))
+    monkeypatch.setattr(hessian.arrays, "upper_factor", lambda values: calls.append(1) or factor(values))
     for part in (weight, weight[:10], weight[20:]):
         quantize_matrix(part, hessian, QuantConfig(Scheme(4)), "gptq", np.float16, 1)
     assert len(calls) == 1

@@ -1,6 +1,7 @@
 """Typical mistakes at the command line end in one line that helps, and in an exit code."""
 
 import errno
+import json
 import logging
 import subprocess
 import sys
@@ -81,3 +82,56 @@ def test_verbose_logs_more_and_quiet_less(monkeypatch):
     for flag in ("-q", "-v", "-vv"):
         CliRunner().invoke(main, ["inspect", "nothing", flag])
     assert seen == [logging.ERROR, logging.INFO, logging.DEBUG]
+
+
+@pytest.mark.parametrize(
+    ("model_type", "what"),
+    [("bert", "an encoder"), ("siglip", "a vision model"), ("whisper", "an encoder with"), ("x", "")],
+)
+def test_a_model_of_another_kind_is_called_what_it_is(model_type, what, tmp_path):
+    (tmp_path / "config.json").write_text(f'{{"model_type": "{model_type}"}}')
+    (tmp_path / "model.safetensors").write_bytes(b"\x02\0\0\0\0\0\0\0{}")
+    done = CliRunner().invoke(main, ["export", str(tmp_path), "-o", str(tmp_path / "out")])
+    assert done.exit_code == 1
+    assert what in done.output
+    listed = done.output.rpartition("Supported: ")[2].strip(" .\n").split(", ")
+    assert listed == sorted(listed)
+    assert "llama" in listed
+
+
+def test_a_context_beyond_the_model_s_is_refused(tiny_bundle):
+    done = CliRunner().invoke(main, ["run", str(tiny_bundle), "hi", "--raw", "--context", "100000"])
+    assert done.exit_code == 1
+    assert "context 100000 is more than the 256 tokens" in done.output
+
+
+def test_a_file_of_requests_that_is_none_says_why_on_the_screen(tiny_bundle, tmp_path):
+    (tmp_path / "in.jsonl").write_text("just text\nmore text\n")
+    options = ["--input", str(tmp_path / "in.jsonl"), "--output", str(tmp_path / "out.jsonl")]
+    done = CliRunner().invoke(main, ["run", str(tiny_bundle), *options])
+    assert done.exit_code == 1
+    assert "The first that failed: line 1: " in done.output
+
+
+def test_a_link_to_a_bundle_keeps_its_own_name(tiny_bundle, tmp_path):
+    from runtime.cli.source import name_of
+
+    (tmp_path / "production").symlink_to(tiny_bundle)
+    assert name_of(tmp_path / "production") == "production"
+
+
+@pytest.mark.parametrize("command", ["run", "serve"])
+def test_an_altered_weight_is_found_at_the_start_where_asked_for(command, make_bundle, tiny_checkpoint):
+    bundle = make_bundle(tiny_checkpoint)
+    content = bytearray((bundle / "weights.bin").read_bytes())
+    content[5000] ^= 1
+    (bundle / "weights.bin").write_bytes(content)
+    done = CliRunner().invoke(main, [command, str(bundle), "--verify", *(["hi"] if command == "run" else [])])
+    assert done.exit_code == 1
+    assert "weights.bin was altered" in done.output
+
+
+def test_the_list_of_families_is_data_too():
+    for arguments in (["--list", "--json"], ["--json", "--list"]):
+        done = CliRunner().invoke(main, ["export", *arguments])
+        assert {family["model_type"] for family in json.loads(done.output)} >= {"llama", "qwen3"}

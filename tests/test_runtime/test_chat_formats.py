@@ -56,6 +56,25 @@ def test_calls_that_the_template_writes_are_read(name):
         assert (found, content.strip()) == ([(called, arguments) for _, called, arguments in calls], ""), answer
 
 
+@pytest.mark.parametrize("name", sorted(set(NAMES) - set(RENDERED)))
+def test_calls_that_a_template_leaves_out_are_in_the_prompt_all_the_same(name):
+    tools = [tool("pay", {"sum": {"type": "integer"}, "to": {"type": "string"}})]
+    calls = [("call00000", "pay", {"sum": 5, "to": 'A"n'}), ("call00001", "pay", {"sum": 6, "to": "it's"})]
+    answer = rendered_answer(name, tools, message_of(calls, "So: "))
+    content, _, found = streamed(name, answer, tools, 3)
+    assert (content.strip(), found) == ("So:", [(called, arguments) for _, called, arguments in calls])
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_an_earlier_call_without_content_is_no_failure(name):
+    call = {"id": "call00000", "type": "function", "function": {"name": "pay", "arguments": '{"sum": 5}'}}
+    answer = {"role": "assistant", "content": None, "reasoning_content": "Hm.", "tool_calls": [call]}
+    asked, result = {"role": "user", "content": "Go."}, {"role": "tool", "tool_call_id": "call00000", "content": "ok"}
+    prompt = template_of(name).render([asked, answer, result, {"role": "assistant", "content": "Ok."}, asked])
+    assert "sum" in prompt
+    assert "5" in prompt
+
+
 @pytest.mark.parametrize("name", sorted(THINKERS))
 def test_thoughts_and_text_are_told_apart(name):
     found = template_of(name).format

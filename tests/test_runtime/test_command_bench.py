@@ -91,3 +91,17 @@ def test_cases_take_turns():
 
 def test_a_saving_is_a_ratio():
     assert CacheSaving(64, cached=90.0, uncached=6.0).ratio == 15
+
+
+def test_a_profile_accounts_for_the_whole_step(tiny_bundle):
+    arguments = [str(tiny_bundle), "--profile", "--prompt", "8,100", "--batch", "1,2", "--tokens", "3"]
+    profiles = json.loads(bench(*arguments, "--json"))
+    assert [(p["phase"], p["batch"], p["context"]) for p in profiles] == [
+        ("prefill", 1, 8), ("prefill", 1, 100),
+        ("decode", 1, 8), ("decode", 1, 100), ("decode", 2, 8), ("decode", 2, 100),
+    ]  # fmt: skip
+    calls = [{one["operator"]: one["calls"] for one in p["operators"]} for p in profiles]
+    assert all(found["GroupQueryAttention"] == 2 for found in calls[2:])  # one a layer, once a step
+    for p in profiles:
+        assert sum(one["seconds"] for one in p["operators"]) == pytest.approx(p["seconds"], rel=0.02)
+    assert "between operators" in bench(*arguments)

@@ -60,7 +60,11 @@ def test_a_handle_gives_the_same_whichever_way_it_is_read(llm):
 def test_a_full_queue_refuses_by_the_call(tiny_bundle):
     async def main() -> list[type | None]:
         async with AsyncLLM(tiny_bundle, options=EngineOptions(max_concurrency=1, max_queue=3)) as model:
-            streams = await asyncio.gather(*(model.stream("the", LONG) for _ in range(20)), return_exceptions=True)
+
+            async def handler() -> runtime.RequestHandle:
+                return await model.stream("the", LONG)
+
+            streams = await asyncio.gather(*(handler() for _ in range(20)), return_exceptions=True)
             return [type(one) if isinstance(one, Exception) else None for one in streams]
 
     refused = asyncio.run(main())
@@ -68,15 +72,80 @@ def test_a_full_queue_refuses_by_the_call(tiny_bundle):
     assert set(refused) == {None, runtime.QueueFullError}
 
 
-def test_an_unread_stream_of_an_event_loop_is_cancelled(tiny_bundle):
+@pytest.mark.parametrize("kind", ["stream", "stream_chat"])
+def test_a_full_queue_refuses_before_anything_is_awaited(tiny_bundle, kind):
+    prompt = "the" if kind == "stream" else [{"role": "user", "content": "the"}]
+
+    async def main() -> list[type]:
+        async with AsyncLLM(tiny_bundle, options=EngineOptions(max_concurrency=1, max_queue=3)) as model:
+            found, streams = [], []
+            for _ in range(20):  # no turn of the event loop comes between them
+                try:
+                    streams.append(getattr(model, kind)(prompt, LONG))
+                except runtime.QueueFullError as error:
+                    found.append(type(error))
+            assert len([delta async for delta in streams[0]]) > 1
+            return found
+
+    assert 16 <= len(asyncio.run(main())) <= 17
+
+
+def test_a_stream_of_a_closed_model_is_refused_by_the_call(tiny_bundle):
+    async def main() -> None:
+        model = AsyncLLM(tiny_bundle)
+        await model.close()
+        with pytest.raises(runtime.EngineClosedError):
+            model.stream("the")
+
+    asyncio.run(main())
+
+
+def test_a_refused_prompt_is_refused_by_await_and_leaves_no_trace(tiny_bundle):
+    async def main() -> int:
+        async with AsyncLLM(tiny_bundle, options=EngineOptions(max_queue=1)) as model:
+            for _ in range(3):
+                with pytest.raises(runtime.PromptTooLongError):
+                    await model.stream([5] * 300, LONG)
+            model.stream([5] * 300, LONG)  # nobody hears of this one
+            await asyncio.to_thread(wait_until_idle, model)
+            return model.stats().finished
+
+    assert asyncio.run(main()) == 0
+
+
+@pytest.mark.parametrize("how", ["closed", "closed at once", "dropped", "left", "cancelled"])
+def test_an_unread_stream_of_an_event_loop_is_cancelled(tiny_bundle, how):
     async def main() -> runtime.engine.engine.EngineStats:
-        async with AsyncLLM(tiny_bundle, options=EngineOptions(max_concurrency=1)) as model:
-            async with await model.stream("the", LONG):
-                pass
+        async with AsyncLLM(tiny_bundle, options=EngineOptions(max_concurrency=1, max_queue=4)) as model:
+            stream = model.stream("the", LONG)
+            if how == "closed":
+                (await stream).close()
+            elif how == "closed at once":
+                await stream.aclose()
+            elif how == "left":
+                async with stream:
+                    pass
+            elif how == "cancelled":
+                task = asyncio.ensure_future(anext(stream))
+                await asyncio.sleep(0)
+                task.cancel()
+            del stream
+            await asyncio.sleep(0.01)
+            gc.collect()
             await asyncio.to_thread(wait_until_idle, model)
             return model.stats()
 
     assert asyncio.run(main()).generated_tokens < 240
+
+
+def test_a_model_is_scored_and_tokenized_in_an_event_loop_too(tiny_bundle, llm):
+    async def main() -> None:
+        async with AsyncLLM(tiny_bundle) as model:
+            assert await model.tokenize("the cat") == llm.tokenize("the cat")
+            assert await model.score(["the cat", [5, 6, 7]]) == llm.score(["the cat", [5, 6, 7]])
+            assert await model.score("the cat") == llm.score("the cat")
+
+    asyncio.run(main())
 
 
 def test_a_list_is_answered_together_in_an_event_loop_too(tiny_bundle, llm):

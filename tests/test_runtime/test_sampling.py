@@ -1,6 +1,6 @@
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
@@ -230,10 +230,13 @@ finite = st.floats(-30, 30, width=32)
 @given(
     arrays(np.float32, st.integers(1, 600), elements=finite), st.integers(0, 700), st.floats(0.01, 1), st.floats(0, 1)
 )
+@example(np.array([2, 1, 1, 1], np.float32), 2, 0.6, 0.0)  # the second likeliest is three
 def test_the_cut_off_agrees_with_sorting(logits, top_k, top_p, min_p):
     weights = np.exp(logits - logits.max())
     kept = set(np.flatnonzero(weights >= cut_off(weights, top_k, top_p, min_p)))
-    order = np.argsort(-weights, kind="stable")[: top_k or None]
+    order = np.argsort(-weights, kind="stable")
+    if 0 < top_k < order.size:
+        order = order[weights[order] >= weights[order[top_k - 1]]]  # those as likely as the k-th stay, as elsewhere
     reach = np.cumsum(weights[order], dtype=np.float64)
     fewest, most = (1 + int((reach < (top_p + slack) * reach[-1]).sum()) for slack in (-1e-6, 1e-6))
     fewest = fewest if top_p < 1 else order.size

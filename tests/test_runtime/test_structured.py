@@ -1,6 +1,7 @@
 import json
 import re
 import sys
+from typing import Literal
 
 import numpy as np
 import pytest
@@ -54,6 +55,21 @@ def answer(grammars, tokenizer, wanted, seed=0, limit=400):
         if ids[-1] == EOS:
             return tokenizer.decode(ids)
     return None
+
+
+def test_a_pydantic_model_is_its_schema(llm):
+    pydantic = pytest.importorskip("pydantic")
+
+    class Person(pydantic.BaseModel):
+        sure: bool
+        side: Literal["left", "right"]
+
+    answer = llm.generate("the", structured=Person, max_tokens=200, temperature=1.0, seed=3)
+    assert Person.model_validate_json(answer.text).side in ("left", "right")
+    for given in (Person, pydantic.TypeAdapter(Person)):
+        assert json.loads(StructuredOutput(json_schema=given).source) == Person.model_json_schema()
+    with pytest.raises(RequestError, match="a StructuredOutput or a pydantic model"):
+        llm.generate("the", structured=dict)
 
 
 @pytest.mark.parametrize("seed", range(5))

@@ -139,10 +139,10 @@ def test_an_answer_is_json_of_the_schema(client):
 def test_json_parsed_by_the_client(client):
     pydantic = pytest.importorskip("pydantic")
 
-    class RequestState(pydantic.BaseModel):
+    class Answer(pydantic.BaseModel):
         sure: bool
 
-    answer = client.chat.completions.parse(model="tiny", messages=MESSAGES, response_format=RequestState)
+    answer = client.chat.completions.parse(model="tiny", messages=MESSAGES, response_format=Answer)
     assert answer.choices[0].message.parsed.sure in (True, False)
 
 

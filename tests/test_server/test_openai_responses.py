@@ -155,10 +155,10 @@ def test_calls_and_outputs_go_on_as_a_chat_does(client):
 def test_json_of_a_schema_and_json_parsed_by_the_client(client):
     pydantic = pytest.importorskip("pydantic")
 
-    class RequestState(pydantic.BaseModel):
+    class Answer(pydantic.BaseModel):
         sure: bool
 
-    parsed = client.responses.parse(model="tiny", input="Hi", text_format=RequestState).output_parsed
+    parsed = client.responses.parse(model="tiny", input="Hi", text_format=Answer).output_parsed
     free = ask(client, text={"format": {"type": "json_object"}}, temperature=1, max_output_tokens=400)
     assert parsed.sure in (True, False)
     assert free.status == "incomplete" or isinstance(json.loads(free.output_text), dict)

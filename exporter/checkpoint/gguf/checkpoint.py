@@ -22,6 +22,7 @@ from .registry import find_family, read_architecture
 from .split import read_all_parts
 from .tensor import GgufTensor, entry_of, rows_of
 from .tokens import special_ids
+from .unread import require_all_read
 
 
 @gc_paused()
@@ -37,15 +38,18 @@ def open_gguf(path: Path) -> Checkpoint:
     family = find_family(keys)
     config = {"model_type": family.model_type, **family.config(keys)}  # a config may know the type better
     ids = special_ids(file.metadata)
+    tensors = _tensors(file, family, keys)
+    told = require_all_read(keys)
     return Checkpoint(
         name=str(file.metadata.get("general.name") or path.stem),
         format="gguf",
         config={**config, **ids},
         generation_config=ids,
-        tensors=_tensors(file, family, keys),
+        tensors=tensors,
         tokenizer_files=gguf_tokenizer_files(file.metadata, str(path)),
         files=paths,
         licence=_text_or_none(file.metadata.get("general.license")),
+        warnings=tuple(told),
     )
 
 

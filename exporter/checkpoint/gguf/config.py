@@ -1,7 +1,7 @@
 """GGUF metadata to the keys of Hugging Face's config.json: what all families share."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -24,9 +24,11 @@ class Keys:
 
     file: GgufFile
     architecture: str
+    read: set[str] = field(default_factory=set, compare=False)
 
     def get(self, key: str, default: Any = None) -> Any:
         """`A.key`, or the default."""
+        self.read.add(key)
         return self.file.metadata.get(f"{self.architecture}.{key}", default)
 
     def integer(self, key: str, default: int | None = None) -> int:
@@ -143,11 +145,14 @@ class Keys:
         )
 
     def _scaling(self) -> Settings:
-        kind, prefix = self.get("rope.scaling.type", "none"), "rope.scaling."
-        if kind == "none":
+        """Of the frequencies. As llama.cpp reads it, a factor without a type is linear."""
+        kind, prefix = self.get("rope.scaling.type", "linear"), "rope.scaling."
+        old = self.get("rope.scale_linear")  # the name of the first files
+        factor = self.get(prefix + "factor", old) or 1.0
+        if kind == "none" or (kind == "linear" and factor == 1.0):
             return {}
         if kind == "linear":
-            return present(rope_type="linear", factor=self.get(prefix + "factor"))
+            return {"rope_type": "linear", "factor": factor}
         if kind != "yarn":
             raise UnsupportedError(
                 f"{self.file.path}: metadata {self.architecture}.rope.scaling.type is {kind!r}; "
@@ -156,7 +161,7 @@ class Keys:
         multiplier = self.get(prefix + "yarn_log_multiplier")
         return present(
             rope_type="yarn",
-            factor=self.get(prefix + "factor"),
+            factor=factor,
             original_max_position_embeddings=self.get(prefix + "original_context_length"),
             attention_factor=self.get(prefix + "attn_factor", self.get(prefix + "yarn_attn_factor")),
             beta_fast=self.get(prefix + "yarn_beta_fast"),

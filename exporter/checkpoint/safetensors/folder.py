@@ -6,10 +6,12 @@ from collections.abc import Mapping
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from exporter.tokenizer.folder import folder_tokenizer_files, token_ids
+from exporter.tokenizer.folder import folder_tokenizer_files
+from models.families.registry import require_family
 from runtime.errors import CheckpointError
 
 from ..checkpoint import Checkpoint
+from ..generation import generation_settings, require_ids
 from ..names import text_model_tensors
 from ..pickled import convert_pickles, find_pickles
 from ..quantized.matrices import combine_quantized
@@ -29,18 +31,17 @@ def open_folder(folder: Path) -> Checkpoint:
     """
     outer = read_json(folder / "config.json")
     config = text_config(outer, folder / "config.json")
+    require_family(config.get("model_type"), folder / "config.json")
     pickles = [] if (folder / INDEX).is_file() or (folder / SINGLE).is_file() else find_pickles(folder)
     scratch = convert_pickles(pickles) if pickles else None
-    stored = _read_all(scratch.path) if scratch else _read_shards(folder)
+    stored, notes = (_read_all(scratch.path), []) if scratch else _read_shards(folder)
     settings = config.pop("quantization_config", None) or config.pop("compression_config", None)
     tensors = combine_quantized(stored, settings, str(folder)) if settings else stored
-    generation = folder / GENERATION
-    files = folder_tokenizer_files(folder)
-    defaults = read_json(generation) if generation.is_file() else {}
-    if generation.is_file():
-        files[GENERATION] = generation.read_bytes()
-    if "eos_token_id" not in config and "eos_token_id" not in defaults:
-        config = {**token_ids(files), **config}
+    defaults, unused = generation_settings(folder / GENERATION)
+    files, told = folder_tokenizer_files(folder)
+    if defaults:
+        files[GENERATION] = json.dumps(defaults, indent=1).encode()
+    require_ids(config, folder / "config.json")
     return Checkpoint(
         name=folder.resolve().name,
         format="safetensors",
@@ -51,13 +52,14 @@ def open_folder(folder: Path) -> Checkpoint:
         files=tuple(pickles or sorted({tensor.range.path for tensor in stored.values()})),
         licence=_licence(folder),
         keep=scratch,
+        warnings=(*notes, *unused, *told),
     )
 
 
 def read_json(path: Path) -> dict[str, Any]:
     """A JSON object; config.json may hold Infinity, so this is Python's JSON and not the strict one."""
     try:
-        value = json.loads(path.read_text(encoding="utf-8"))
+        value = json.loads(path.read_text(encoding="utf-8"), object_pairs_hook=_no_duplicates)
     except FileNotFoundError as error:
         raise CheckpointError(f"{path}: missing. Download the whole model folder.") from error
     except (OSError, ValueError, RecursionError) as error:
@@ -65,6 +67,15 @@ def read_json(path: Path) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise CheckpointError(f"{path}: must hold a JSON object.")
     return value
+
+
+def _no_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    result = dict(pairs)
+    if len(result) < len(pairs):
+        seen = [key for key, _ in pairs]
+        twice = next(key for key in seen if seen.count(key) > 1)
+        raise ValueError(f"the key {twice!r} is there twice, and only one of its values can count")
+    return result
 
 
 def text_config(outer: Mapping[str, Any], where: Path) -> dict[str, Any]:
@@ -78,23 +89,39 @@ def text_config(outer: Mapping[str, Any], where: Path) -> dict[str, Any]:
     return {**{key: outer[key] for key in shared if key in outer}, **inner}
 
 
-def _read_shards(folder: Path) -> dict[str, SafetensorsTensor]:
+def _read_shards(folder: Path) -> tuple[dict[str, SafetensorsTensor], list[str]]:
+    """The tensors, and what a user should know. A single file wins over an index, as in transformers."""
     index = folder / INDEX
-    if index.is_file():
-        return _read_indexed(folder, index)
     if (folder / SINGLE).is_file():
-        return read_safetensors(folder / SINGLE)
+        tensors = read_safetensors(folder / SINGLE)
+        return tensors, _compare_with_index(index, tensors) if index.is_file() else []
+    if index.is_file():
+        return _read_indexed(folder, index), []
     others = sorted(path.name for path in folder.glob("*.safetensors"))
     if len(others) == 1 and not others[0].startswith(("adapter", "consolidated")):
-        return read_safetensors(folder / others[0])
+        return read_safetensors(folder / others[0]), []
     found = f" It holds {', '.join(others)}." if others else ""
     raise CheckpointError(f"{folder}: no {SINGLE} and no {INDEX}.{found} Download the whole model folder.")
 
 
+def _compare_with_index(index: Path, tensors: Mapping[str, SafetensorsTensor]) -> list[str]:
+    weight_map = read_json(index).get("weight_map")
+    if isinstance(weight_map, dict) and set(weight_map.values()) == {SINGLE} and weight_map.keys() <= tensors.keys():
+        return []
+    return [f"{index} is of other files, and not read: {SINGLE} holds the weights, as transformers reads this folder."]
+
+
 def _read_all(folder: Path) -> dict[str, SafetensorsTensor]:
-    """Every tensor of every file; a later file wins."""
-    files = [read_safetensors(path) for path in sorted(folder.glob("*.safetensors"))]
-    return {name: tensor for tensors in files for name, tensor in tensors.items()}
+    """Every tensor of every file."""
+    tensors: dict[str, SafetensorsTensor] = {}
+    for path in sorted(folder.glob("*.safetensors")):
+        for name, tensor in read_safetensors(path).items():
+            if name in tensors:
+                raise CheckpointError(
+                    f"tensor {name!r} is in {tensors[name].range.path.stem}.bin and in {path.stem}.bin."
+                )
+            tensors[name] = tensor
+    return tensors
 
 
 def _read_indexed(folder: Path, index: Path) -> dict[str, SafetensorsTensor]:

@@ -39,6 +39,8 @@ def analyse(source: str, render: Render, ends: Sequence[str], variables: Collect
         wrapper=_wrapper(probe, source),
         source=origin,
         takes_tools=takes_tools,
+        shows_calls=probe.shows_calls,
+        needs_content=probe.needs_content(),
         text_arguments=probe.text_arguments,
         variables=frozenset(variables),
         problem="" if calls else (_NO_FORMAT if takes_tools else _NO_TOOLS),

@@ -54,6 +54,7 @@ class TemplateProbe:
         self._ends = tuple(filter(None, ends))
         self.text_arguments = False
         self.found_thoughts: ThoughtFrame | None = None
+        self.shows_calls = False  # some rendering had the arguments of an earlier call
 
     def takes_tools(self) -> bool:
         """Whether tools change the prompt."""
@@ -71,6 +72,10 @@ class TemplateProbe:
                         return frame
         self.text_arguments = False
         return None
+
+    def needs_content(self) -> bool:
+        """Whether an answer with calls and no content fails, though it is written with one."""
+        return self.shows_calls and self._turn(_IDS[:1], None) is None
 
     def thoughts(self) -> ThoughtFrame | None:
         """Where thoughts of earlier answers stand, or None if the template leaves them out."""
@@ -115,6 +120,7 @@ class TemplateProbe:
                 continue
             answer = text[len(_common(before, text)) :]
             if _VALUES[0][0] in answer:
+                self.shows_calls = True
                 return self._without_frame(answer)
         return None
 

@@ -165,6 +165,8 @@ class ChatFormat:
         wrapper: marks around what it says to the user, such as `<response>` and `</response>`, or None.
         source: where the frame of calls comes from: "template", "table", "fallback", or "" without calls.
         takes_tools: whether the template shows tools to the model.
+        shows_calls: whether the template writes the calls of earlier answers.
+        needs_content: the template fails on an answer that has calls and no content.
         text_arguments: the template wants arguments of earlier calls as JSON text, not as objects.
         variables: what the template reads beside messages and tools, such as `enable_thinking`.
         problem: why tool calls cannot be read, or "".
@@ -175,6 +177,8 @@ class ChatFormat:
     wrapper: tuple[str, str] | None = None
     source: str = ""
     takes_tools: bool = False
+    shows_calls: bool = True
+    needs_content: bool = False
     text_arguments: bool = False
     variables: frozenset[str] = frozenset()
     problem: str = ""

@@ -27,8 +27,8 @@ class Output:
         self._content: list[str] = []
         self._reasoning: list[str] = []
         self._calls: list[ToolCall] = []
-        self._blanks = ""  # at the end of the text: told only when more follows
-        self._thought_blanks = ""
+        self._blanks: list[str] = []  # at the end of the text: told only when more follows
+        self._thought_blanks: list[str] = []
         self.begun = False  # some text that is no blank was told
         self.thought_begun = False
         self._beside = False  # a thought or call came, beside which blanks mean nothing
@@ -39,18 +39,16 @@ class Output:
         if not text:
             return
         self.last = text[-1]
-        text = self._blanks + text
-        sure = text.rstrip()
+        sure = _sure(text, self._blanks)
         if not self.begun and self._beside:
             sure = sure.lstrip()
-        self._blanks = text[len(text.rstrip()) :] if text.strip() else text
         if sure:
             self._content.append(sure)
             self.begun = True
 
     def say_after_call(self, read: str) -> None:
         """Blanks at the end of what was read while looking for another call."""
-        self._blanks += read[len(read.rstrip()) :]
+        self._blanks.append(read[len(read.rstrip()) :])
         self.last = "\n"
 
     def think(self, text: str) -> None:
@@ -58,11 +56,9 @@ class Output:
         if self._keep:
             self.say(text)
             return
-        text = self._thought_blanks + text
-        sure = text.rstrip() if self.thought_begun else text.strip()
-        self._thought_blanks = text[len(text.rstrip()) :] if text.strip() else text
+        sure = _sure(text, self._thought_blanks)
         if sure:
-            self._reasoning.append(sure)
+            self._reasoning.append(sure if self.thought_begun else sure.lstrip())
             self.thought_begun = True
 
     def begin_thought(self, mark: str) -> None:
@@ -71,7 +67,7 @@ class Output:
             self.say(mark)
             self.thinking = True
             return
-        self._thought_blanks = "\n" if self.thought_begun else ""
+        self._thought_blanks = ["\n"] if self.thought_begun else []
         self.thinking, self._beside = True, True
 
     def end_thought(self, mark: str) -> None:
@@ -80,7 +76,7 @@ class Output:
             self.say(mark)
             self.thinking = False
             return
-        self._thought_blanks = ""
+        self._thought_blanks = []
         self.thinking, self._beside, self.last = False, True, ""
 
     def wrap(self, mark: str, *, opens: bool) -> None:
@@ -97,9 +93,9 @@ class Output:
 
     def close(self) -> None:
         """Nothing follows: blanks at the end are text where nothing else was found."""
-        if not self._beside and self._blanks:
-            self._content.append(self._blanks)
-            self._blanks = ""
+        if not self._beside:
+            self._content += self._blanks
+            self._blanks = []
 
     def take(self) -> tuple[str, str, tuple[ToolCall, ...]]:
         """What was not told yet: text, thoughts, calls."""
@@ -108,3 +104,14 @@ class Output:
         self._reasoning.clear()
         self._calls.clear()
         return told
+
+
+def _sure(text: str, blanks: list[str]) -> str:
+    """What can be told now: `blanks`, kept while nothing else follows, and the text without those at its end."""
+    size = len(text.rstrip())
+    if not size:
+        blanks.append(text)
+        return ""
+    told = "".join([*blanks, text[:size]])
+    blanks[:] = [text[size:]]
+    return told

@@ -26,8 +26,9 @@ class StoredResponse:
 
 
 class ResponseStore:
-    """Keeps the latest responses that fit into a number of bytes; a restart forgets them all. Any thread may use it:
-    each method is one operation on a dictionary.
+    """Keeps the latest responses that fit into a number of bytes; a restart forgets them all.
+
+    The event loop alone puts and deletes; any thread may `get`, which is one look-up in a dictionary.
 
     Args:
         most_bytes: of all of them; 0 keeps nothing.

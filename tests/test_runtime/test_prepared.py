@@ -1,0 +1,132 @@
+"""Weights packed once for this processor: the same bits, found again, and never taken where they do not fit."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from runtime import LLM
+from runtime.bundle.bundle import Bundle, open_bundle
+from runtime.cli.main import main
+from runtime.errors import BundleError, IntegrityError, OptionError
+from runtime.ort import prepared
+from runtime.ort.executor import OnnxExecutor
+
+
+@pytest.fixture
+def bundle(
+    make_bundle: Callable[..., Path], tiny_checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Bundle:
+    monkeypatch.setenv("ONNXLM_CACHE", str(tmp_path / "cache"))
+    return open_bundle(make_bundle(tiny_checkpoint, quantize="int4"))
+
+
+def logits(bundle: Bundle, graph: Path | None) -> np.ndarray:
+    executor = OnnxExecutor(bundle, slots=1, threads=1, graph=graph)
+    ids = np.arange(3, 40)
+    found = np.stack([executor.prefill(0, 0, ids).copy(), executor.decode(ids[:1], np.array([37]))[0].copy()])
+    executor.close()
+    return found
+
+
+@pytest.mark.parametrize("beside", [False, True])
+def test_prepared_weights_are_found_and_give_the_same_bits(bundle: Bundle, beside: bool) -> None:
+    assert prepared.find(bundle) is None
+    made = prepared.make(bundle, beside=beside)
+    assert prepared.find(bundle) == made
+    assert made.folder.is_relative_to(bundle.folder) == beside
+    assert np.array_equal(logits(bundle, made.graph), logits(bundle, None))
+    prepared.verify(made)
+
+
+def test_a_model_maps_what_was_prepared(bundle: Bundle) -> None:
+    made = prepared.make(bundle)
+    with LLM(bundle.folder):
+        maps = Path("/proc/self/maps").read_text()
+    assert str(made.folder / "weights.data") in maps
+    with LLM(bundle.folder) as llm:
+        (bundle.folder / "weights.bin").read_bytes()
+        assert str(bundle.folder / "weights.bin") not in Path("/proc/self/maps").read_text()
+        assert llm.generate([5, 6, 7], max_tokens=4, temperature=0, ignore_eos=True).token_ids
+
+
+@pytest.mark.parametrize("part", ["bundle", "onnxruntime", "processor", "layout"])
+def test_what_was_made_of_or_for_another_is_not_taken(bundle: Bundle, part: str) -> None:
+    made = prepared.make(bundle)
+    about = json.loads((made.folder / "prepared.json").read_text())
+    about["key"][part] = 9 if part == "layout" else "another"
+    (made.folder / "prepared.json").write_text(json.dumps(about))
+    assert prepared.find(bundle) is None
+
+
+@pytest.mark.parametrize("change", ["cut", "first", "last", "graph", "about", "gone"])
+def test_damage_is_seen_and_said_and_the_bundle_runs_without(
+    bundle: Bundle, change: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    made = prepared.make(bundle)
+    name = {"graph": "prefill.onnx", "about": "prepared.json"}.get(change, "weights.data")
+    content = bytearray((made.folder / name).read_bytes())
+    content[0 if change in ("first", "about") else -1] ^= 1
+    (made.folder / name).write_bytes(content[:-1] if change == "cut" else content)
+    if change == "gone":
+        (made.folder / name).unlink()
+    assert prepared.find(bundle) is None
+    assert "prepare BUNDLE --overwrite" in caplog.text
+    with LLM(bundle.folder) as llm:
+        assert llm.generate([5, 6, 7], max_tokens=2).token_ids
+
+
+def test_every_byte_counts_on_request(bundle: Bundle) -> None:
+    made = prepared.make(bundle)
+    path = made.folder / "weights.data"
+    content = bytearray(path.read_bytes())
+    assert len(content) > 64 * 512
+    content[512 + 10] ^= 1  # between two blocks of the sample
+    path.write_bytes(content)
+    with pytest.raises(IntegrityError, match=r"weights\.data was altered"):
+        prepared.verify(made)
+
+
+def test_it_is_not_made_twice_unless_asked_nor_for_gpus(bundle: Bundle) -> None:
+    from dataclasses import replace
+
+    prepared.make(bundle)
+    with pytest.raises(BundleError, match="exists"):
+        prepared.make(bundle)
+    prepared.make(bundle, overwrite=True)
+    manifest = replace(bundle.manifest, target=replace(bundle.manifest.target, provider="cuda"))
+    with pytest.raises(OptionError, match="only CPUs pack weights"):
+        prepared.make(replace(bundle, manifest=manifest))
+
+
+def test_the_command_makes_lists_verifies_and_removes(bundle: Bundle) -> None:
+    def run(*arguments: str) -> str:
+        done = CliRunner().invoke(main, ["prepare", *arguments])
+        assert done.exit_code == 0, done.output
+        return done.output
+
+    name = str(bundle.folder)
+    assert "weights" not in run("--list")
+    made = json.loads(run(name, "--json"))
+    assert json.loads(run("--list", "--json")) == made
+    assert name in run(name, "--verify")
+    assert run(name).startswith(made[0]["folder"])  # found, not made again
+    run(name, "--beside")
+    assert len(json.loads(run(name, "--remove", "--json"))) == 2
+    assert prepared.find(bundle) is None
+    assert CliRunner().invoke(main, ["prepare", name, "--verify"]).exit_code == 1
+
+
+def test_a_cache_that_cannot_be_written_is_an_error_in_words(
+    bundle: Bundle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("ONNXLM_CACHE", str(tmp_path / "file"))
+    done = CliRunner().invoke(main, ["prepare", str(bundle.folder)])
+    assert done.exit_code == 1
+    assert str(tmp_path / "file") in done.output
+    with LLM(bundle.folder):  # starts without
+        pass
