@@ -93,6 +93,12 @@ def _list_families(*, as_json: bool) -> None:
     "may be a bundle for genai, and is one for transformersjs.",
 )
 @click.option("--link-weights", is_flag=True, help="With genai: another name for weights.bin, not a copy.")
+@click.option(
+    "--ignore-tensor",
+    multiple=True,
+    metavar="PATTERN",
+    help="Tensors known not to matter, such as 'aux.*'; repeatable.",
+)
 @click.option("--ignore-key", multiple=True, metavar="KEY", help="A config.json key known not to matter; repeatable.")
 @click.option(
     "--list",
@@ -113,6 +119,8 @@ def export(source: Path, output: Path, kind: str, link_weights: bool, as_json: b
 
     The graphs are verified before the bundle appears; a failed verification leaves nothing.
 
+    SOURCE may be a bundle for the CPU, quantized or not: --target cuda then writes the same codes for a GPU.
+
     \b
     Example:
       onnxlm export SmolLM2-135M-Instruct.gguf -o smol
@@ -120,12 +128,13 @@ def export(source: Path, output: Path, kind: str, link_weights: bool, as_json: b
       onnxlm export HuggingFaceTB/SmolLM2-135M-Instruct --revision main -o smol
       onnxlm export ./Llama-3.2-1B-Instruct -o llama-int4 --quantize int4
       onnxlm export ./Llama-3.2-1B-Instruct --lora ./my-adapter -o mine
+      onnxlm export smol-int4 --target cuda --dtype bfloat16 -o smol-int4-cuda
       onnxlm export smol-int4 --format genai -o smol-genai
       onnxlm export smol-int4 --format transformersjs -o smol-js
     """
     from .options import ExportOptions
 
-    options["ignore_keys"] = options.pop("ignore_key")
+    options["ignore_keys"], options["ignore_tensors"] = options.pop("ignore_key"), options.pop("ignore_tensor")
     if kind == "genai":
         _export_genai(source, output, ExportOptions(**options), link_weights, as_json)
         return

@@ -15,11 +15,12 @@ from .checkpoint.source_hash import SourceHash
 from .graph import build_graph
 from .manifest import token_warnings
 from .options import ExportOptions
+from .retarget import is_bundle, retarget
 from .verify.choice import Method, VerificationPlan, plan_verification
 from .verify.references import reference_of
 from .verify.verify import verify_graphs
 from .weights.estimate import Estimate, estimate, require_space
-from .weights.plan import WEIGHTS_FILE, plan_weights
+from .weights.plan import WEIGHTS_FILE, plan_weights, without_ignored
 from .weights.store import Outcome, Storage, plan_storage
 from .weights.streaming_hash import StreamingHash
 from .weights.tying import tie_head
@@ -67,7 +68,8 @@ def export(
     """Write the bundle of a checkpoint. On any failure, verification included, nothing is left behind.
 
     Args:
-        source: a Hugging Face folder, a GGUF file, a hub id, or a live torch module such as a PreTrainedModel.
+        source: a Hugging Face folder, a GGUF file, a hub id, or a live torch module such as a PreTrainedModel; or a
+            bundle for the CPU, which becomes one for CUDA (see `retarget`).
         output: the folder to create.
         options: see ExportOptions.
         progress: called with (phase, done, total) while long work goes on.
@@ -82,9 +84,13 @@ def export(
     from models.families.registry import describe as describe_decoder
 
     options, progress, started = options or ExportOptions(), progress or _silent, time.monotonic()
+    if is_bundle(source):
+        made = retarget(source, output, options)
+        size = sum(entry.size for entry in made.files.values())
+        return ExportReport(Path(output), made, time.monotonic() - started, 0.0, Estimate(size, 0))
     checkpoint = open_checkpoint(source, lora=options.lora, revision=options.revision, tokenizer=tokenizer)
     decoder, table = describe_decoder(checkpoint.config, options.ignore_keys)
-    decoder, tensors = tie_head(decoder, table, checkpoint.tensors)
+    decoder, tensors = tie_head(decoder, table, without_ignored(checkpoint.tensors, options.ignore_tensors))
     target = _target(options)
     models = {role: build_graph(decoder, target, role) for role in ("prefill", "decode")}
     weights = plan_weights(models["prefill"].graph, decoder, table, tensors)

@@ -1,7 +1,7 @@
 """What the manifest says about a graph and its decoder."""
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from runtime.bundle.manifest import DTYPE_BITS, Architecture, DType, Graph, KVCache, Layer, Source, TensorSpec, Tokens
 from runtime.bundle.manifest import Target as ManifestTarget
@@ -104,11 +104,12 @@ def _port(value: "ir.Value") -> TensorSpec:
     # past_key_values.3.key → past_key_values.key; every other name is its own role
     kind = ".".join(part for part in value.name.split(".") if not part.isdecimal())
     role = cast(Any, _ROLES.get(kind, kind))
-    return TensorSpec(value.name, cast(DType, _NAMES[value.dtype.name]), shape, role)
+    return TensorSpec(value.name, _NAMES[value.dtype.name], shape, role)
 
 
-_NAMES: Mapping[str, Literal["float32", "float16", "bfloat16", "int64", "int32"]] = {
+_NAMES: Mapping[str, DType] = {
     "FLOAT": "float32", "FLOAT16": "float16", "BFLOAT16": "bfloat16", "INT64": "int64", "INT32": "int32",
+    "INT8": "int8", "UINT8": "uint8",
 }  # fmt: skip
 
 

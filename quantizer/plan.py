@@ -83,8 +83,8 @@ class Plan:
         return squares if order is None else squares[order]
 
     def find_outlier_channels(self, tensors: Mapping[str, ir.TensorProtocol]) -> None:
-        """Look for inputs that 8-bit activations cannot carry."""
-        for site in self.sites:
+        """Look for inputs of these matrices that 8-bit activations cannot carry."""
+        for site in (site for site in self.sites if site.weight in tensors):
             hessian = self.hessian(site) if site.role == "linear" else None
             if hessian is not None and len(
                 found := find_outlier_channels(self.read(site, tensors[site.weight]), hessian)

@@ -1,13 +1,12 @@
 """What is learned from text before the first code is chosen: Hessians, and where a budget is spent best."""
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
 from runtime.bundle.bundle import Bundle
 
-from .allocation.budget import Measured
 from .allocation.resume import MeasurementLog
 from .allocation.sensitivity import Sensitivity, sample
 from .calibration.data import Text, too_little
@@ -19,6 +18,7 @@ from .plan import Plan
 from .preconditions import budget_bytes, layout_of
 from .progress import Progress
 from .recipe import Recipe
+from .storage.matrix import Floats
 from .transforms.discover import find_structure
 
 _LOGGER = logging.getLogger("onnxlm.quantizer")
@@ -56,9 +56,10 @@ def prepare(
     hessians: Hessians = collect_hessians(bundle, text.chunks, work, lambda step: _tell(progress, step))
     _warn_of_rare(hessians.experts.rare())
     plan = Plan(recipe, sites, transposed, structure, hessians)
-    plan.find_outlier_channels(graphs.initializers())
     if recipe.weighs:
         _spend(bundle, graphs, plan, text.chunks, work, progress)
+    else:
+        plan.find_outlier_channels(graphs.initializers())
     return plan
 
 
@@ -76,17 +77,46 @@ def _tell(progress: Progress, step: Step) -> None:
 
 def _spend(bundle: Bundle, graphs: Graphs, plan: Plan, chunks: IntArray, work: Path, progress: Progress) -> None:
     """Measure every matrix alone that can be stored in several ways, then choose how each is stored."""
-    tensors = graphs.initializers()
-    log = MeasurementLog(work / "sensitivity.jsonl", plan.fingerprint)
     several = [site for site in plan.sites if len(plan.ways(site)) > 1]
-    left = [site for site in several if site.weight not in log.measured]
-    sensitivity = Sensitivity(bundle, sample(chunks)) if left else None
-    tried = parallel_map((partial(plan.tried, site, tensors[site.weight]) for site in left), _AT_ONCE)
-    for done, (site, base) in enumerate(zip(left, tried, strict=True), len(several) - len(left)):
-        progress("measuring sensitivity", done, len(several))
-        assert sensitivity is not None
-        log.add(site.weight, Measured(sensitivity.kl({site.weight: base.values}), base.damages))
+    log = MeasurementLog(work / "sensitivity.jsonl", plan.fingerprint)
+    left = [site for site in several if site.weight not in log.kls]
+    if left:
+        _measure(bundle, graphs, plan, left, log, chunks, work / "streams.npz", progress)
+    plan.loud |= log.loud
     plan.spend(log.measured, _affordable(bundle, graphs, plan), layout_of(graphs))
+
+
+def _measure(
+    bundle: Bundle,
+    graphs: Graphs,
+    plan: Plan,
+    sites: Sequence[QuantizableWeight],
+    log: MeasurementLog,
+    chunks: IntArray,
+    kept: Path,
+    progress: Progress,
+) -> None:
+    """Layer by layer, while a layer's Hessians and weights are in memory; then what the head reads."""
+    sensitivity = Sensitivity(bundle, sample(chunks), kept, plan.fingerprint)
+    total, ends, tensors = sensitivity.layers + 1, sensitivity.head_weights, graphs.initializers()
+
+    def tried(chosen: Sequence[QuantizableWeight]) -> Iterator[tuple[str, Floats]]:
+        plan.find_outlier_channels({site.weight: tensors[site.weight] for site in chosen})
+        tasks = (partial(plan.tried, site, tensors[site.weight]) for site in chosen)
+        for site, base in zip(chosen, parallel_map(tasks, _AT_ONCE), strict=True):
+            log.add(site.weight, base.damages, plan.loud.get(site.weight))
+            yield site.weight, base.values
+
+    if any(site.weight not in ends for site in sites):
+        for layer in range(sensitivity.done, sensitivity.layers):
+            progress("measuring sensitivity", layer, total)
+            names = sensitivity.weights_of(layer) - ends
+            sensitivity.advance(dict(tried([site for site in sites if site.weight in names])))
+        log.finish(sensitivity.finish())
+    progress("measuring sensitivity", sensitivity.layers, total)
+    alone = [site for site in sites if site.weight not in log.kls]
+    log.finish({name: sensitivity.kl({name: values}) for name, values in tried(alone)})
+    kept.unlink(missing_ok=True)
 
 
 def _affordable(bundle: Bundle, graphs: Graphs, plan: Plan) -> int:

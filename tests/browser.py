@@ -46,6 +46,9 @@ class Browser:
     def complaints(self) -> list[str]:
         return [entry["message"] for entry in self._post("/se/log", type="browser")]
 
+    def resize(self, width: int, height: int) -> None:
+        self._post("/window/rect", width=width, height=height)
+
     def screenshot(self) -> bytes:
         return base64.b64decode(self._http.get(f"{self._session}/screenshot").json()["value"])
 

@@ -116,7 +116,9 @@ class SharedInputs(Module):
         code = _CODES[self.target.dtype]
         start, step = (op.Constant(value=ir.tensor(np.array(value, np.int32))) for value in (0, 1))
         keys = op.Range(start, total_sequence_length, step, _name="keys")
-        row = op.Mul(self._slopes[alibi], op.Cast(keys, to=code, _name="distance"), _name="alibi_row")
+        # In 16 bits, distances beyond 2048 (float16) or 256 (bfloat16) would be rounded before they count.
+        row = op.Mul(self._slopes[alibi], op.Cast(keys, to=1, _name="distance"), _name="alibi_row")
+        row = row if code == 1 else op.Cast(row, to=code, _name="alibi_row_narrow")
         zeros = op.Gather(self._zeros(op, ids), op.Constant(value_int=0), axis=0, _name="zero_row")
         column = op.Unsqueeze(op.Cast(zeros, to=code, _name="zeros_as_float"), [0, 1, 3], _name="zero_column")
         return op.Add(row, column, _name="alibi")
@@ -161,6 +163,6 @@ class SharedInputs(Module):
                 setattr(self, f"{kind}_{number}", constant(row, Target()))  # float32 on every target
 
     def _add_slopes(self, alibi: Alibi, number: int) -> Any:
-        value = constant(np.array(alibi, np.float32).reshape(1, -1, 1, 1), self.target)
+        value = constant(np.array(alibi, np.float32).reshape(1, -1, 1, 1), Target())  # float32 on every target
         setattr(self, f"alibi_slopes_{number}", value)
         return value

@@ -9,35 +9,63 @@ import numpy as np
 
 from runtime.bundle import json_codec
 
+from ..algorithms.residual_channels import Index
 from ..recipe import Scheme
+from ..storage.matrix import Floats
 from .budget import Measured
 
 
 class MeasurementLog:
-    """Measurements by weight name, in a file that belongs to one plan and only grows: a line of JSON for each.
+    """What was measured of each matrix, in a file that belongs to one plan and only grows: a line of JSON for each.
 
     Args:
         path: the file; one that another plan wrote is begun anew.
         fingerprint: of the plan, the first line.
+
+    Attributes:
+        kls: by weight name, what it adds to the KL divergence alone.
+        loud: by weight name, inputs that stay in floating point.
     """
 
     def __init__(self, path: Path, fingerprint: str) -> None:
         self._path = path
-        self.measured: dict[str, Measured] = {}
+        self.kls: dict[str, float] = {}
+        self._damages: dict[str, dict[Scheme, Floats]] = {}
+        self.loud: dict[str, Index] = {}
         header = json.dumps({"fingerprint": fingerprint}) + "\n"
         lines = _whole_lines(path)
         if lines[:1] != [header]:
             lines = [header]
         for line in lines[1:]:
-            name, entry = json.loads(line)
-            self.measured[name] = _decode(entry)
+            self._take(json.loads(line))
         _replace(path, lines)
 
-    def add(self, name: str, measured: Measured) -> None:
-        """Keep one measurement, in memory and on disk."""
-        self.measured[name] = measured
+    @property
+    def measured(self) -> dict[str, Measured]:
+        """By weight name, what is known in full."""
+        return {name: Measured(kl, self._damages[name]) for name, kl in self.kls.items()}
+
+    def add(self, name: str, damages: dict[Scheme, Floats], loud: Index | None) -> None:
+        """Keep what is known of one matrix before its text has gone through the rest of the model."""
+        entry = {"name": name, "damages": [[json_codec.encode(s), _encode(v)] for s, v in damages.items()]}
+        self._append(entry | ({} if loud is None else {"loud": loud.tolist()}))
+
+    def finish(self, kls: dict[str, float]) -> None:
+        """Keep the KL divergences of matrices."""
+        self._append({"kls": kls})
+
+    def _append(self, entry: dict[str, Any]) -> None:
+        self._take(entry)
         with self._path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps([name, _encode(measured)]) + "\n")
+            file.write(json.dumps(entry) + "\n")
+
+    def _take(self, entry: dict[str, Any]) -> None:
+        if "kls" in entry:
+            self.kls |= entry["kls"]
+            return
+        self._damages[entry["name"]] = {Scheme(**scheme): _decode(values) for scheme, values in entry["damages"]}
+        if "loud" in entry:
+            self.loud[entry["name"]] = np.array(entry["loud"], np.int64)
 
 
 def _whole_lines(path: Path) -> list[str]:
@@ -53,17 +81,9 @@ def _replace(path: Path, lines: list[str]) -> None:
     temporary.replace(path)
 
 
-def _encode(measured: Measured) -> dict[str, Any]:
-    damages = [
-        [json_codec.encode(scheme), base64.b64encode(values.astype("<f4").tobytes()).decode()]
-        for scheme, values in measured.damages.items()
-    ]
-    return {"kl": measured.kl, "damages": damages}
+def _encode(values: Floats) -> str:
+    return base64.b64encode(values.astype("<f4").tobytes()).decode()
 
 
-def _decode(entry: dict[str, Any]) -> Measured:
-    damages = {
-        Scheme(**scheme): np.frombuffer(base64.b64decode(values), "<f4").astype(np.float32)
-        for scheme, values in entry["damages"]
-    }
-    return Measured(entry["kl"], damages)
+def _decode(values: str) -> Floats:
+    return np.frombuffer(base64.b64decode(values), "<f4").astype(np.float32)

@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from ..graph.experts import Experts
 from ..storage.matrix import Floats
+from .half import as_stored
 
 _FEW = 1 / 8  # tokens per input of a matrix: GPTQ gains most of what it can gain with as many, nothing with 1/64
 
@@ -44,7 +45,8 @@ class Seen:
         chosen, mixing = self._routes[expert]
         borrowed, weights = self._borrowed(expert, site.inputs)
         chosen, mixing = np.concatenate([chosen, borrowed]), np.concatenate([mixing, weights])
-        x = _flat(np.load(self.files[0], mmap_mode="r"))[chosen].astype(np.float32)
+        stored = np.load(self.files[0], mmap_mode="r")
+        x = as_stored(stored.reshape(-1, stored.shape[-1])[chosen])
         if weight == self.experts.gate_up.name:
             return x * mixing[:, None]
         inner = self.experts.inner(x, expert)

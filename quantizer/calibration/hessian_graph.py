@@ -15,18 +15,28 @@ from ..graph.graphs import add_initializer
 from ..graph.quantizable import is_matrix, use_of
 from ..transforms.residual_stream import norm_vectors
 
+HESSIAN, SQUARES = "gram", "diagonal"
 _PROJECTED = ("MatMul", "Split", "Reshape", "RotaryEmbedding")
 
 
-def add_hessians(graph: ir.Graph) -> dict[str, str]:
-    """Add an output `[K, K]` for each distinct value that matrices read; return weight name → output name."""
-    added: dict[ir.Value, str] = {}
+def add_hessians(graph: ir.Graph, *, whole: bool = True) -> dict[str, str]:
+    """Add outputs for each distinct value that matrices read; return weight name → name of that value.
+
+    Of a value called x the diagonal `[K]` is "x.diagonal", and where it is to be `whole` the Hessian `[K, K]` "x.gram".
+    """
+    added: set[ir.Value] = set()
     readers: dict[str, str] = {}
     for weight, x, inputs, stream in list(_reads(graph)):
         if x not in added:
-            added[x] = _HessianOf(graph, x, inputs).add(stream)
-        readers[weight] = added[x]
+            added.add(x)
+            _HessianOf(graph, x, inputs).add(stream, whole=whole)
+        readers[weight] = str(x.name)
     return readers
+
+
+def hessian_bytes(graph: ir.Graph) -> int:
+    """What the Hessians of all that matrices of the graph read take in float32."""
+    return sum(4 * inputs * inputs for inputs in {x: inputs for _, x, inputs, _ in _reads(graph)}.values())
 
 
 def _reads(graph: ir.Graph) -> Iterator[tuple[str, ir.Value, int, ir.Value | None]]:
@@ -96,13 +106,17 @@ class _HessianOf:
         self._inputs = inputs
         self._name = f"{x.name}.{purpose}"
 
-    def add(self, stream: ir.Value | None) -> str:
+    def add(self, stream: ir.Value | None, *, whole: bool) -> None:
         flat = self._node("Reshape", self._x, self._constant("shape", [-1, self._inputs]))
         share = flat if stream is None else self._node("Div", flat, self.mean_squares(stream))
-        hessian = self._node("MatMul", self._node("Transpose", share, perm=[1, 0]), flat)
-        hessian.name, hessian.type = self._name, ir.TensorType(ir.DataType.FLOAT)
-        self._graph.outputs.append(hessian)
-        return self._name
+        squares = self._node("Mul", share, flat)
+        self._output(self._node("ReduceSum", squares, self._constant("tokens", [0]), keepdims=0), SQUARES)
+        if whole:
+            self._output(self._node("MatMul", self._node("Transpose", share, perm=[1, 0]), flat), HESSIAN)
+
+    def _output(self, value: ir.Value, part: str) -> None:
+        value.name, value.type = f"{self._x.name}.{part}", ir.TensorType(ir.DataType.FLOAT)
+        self._graph.outputs.append(value)
 
     def mean_squares(self, stream: ir.Value) -> ir.Value:
         """Of each token's stream, `[tokens, 1]`."""

@@ -1,16 +1,20 @@
 """Hessians of every matrix's inputs, one decoder layer in memory at a time.
 
 H = XᵀX / tokens, X the inputs `[tokens, K]` of a matrix. The product is computed inside the graph; what leaves it is
-`[K, K]`. Hidden states between layers are spilled to the work folder, so memory does not grow with the text, and a run
-that was killed goes on at the layer it had reached.
+`[K, K]`. Hidden states between layers are spilled to the work folder in 16 bits, so memory does not grow with the text,
+and a run that was killed goes on at the layer it had reached.
+
+Hessians of a large model take more than its weights. They are kept only if they take little, or where a folder was
+named for them; else the states in front of each layer stay, and a layer runs again when its Hessians are asked for.
 """
 
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
 import numpy as np
@@ -24,13 +28,15 @@ from ..graph.experts import find_experts
 from ..graph.graphs import WEIGHTS_NAME, prefill_graph
 from ..storage.matrix import Floats
 from .expert_hessians import ExpertHessians, Seen
-from .hessian_graph import add_hessians, add_inputs_of
+from .half import is_activation, read_row, to_half
+from .hessian_graph import HESSIAN, SQUARES, add_hessians, add_inputs_of, hessian_bytes
 from .segments import Arrays, Cut, Segment, body, empty_cache_feeds, find_cut
 
 _HEAD = "head"
+MOST_KEPT = 4 << 30  # bytes of Hessians in the work folder
 _TOGETHER = 2048  # tokens in a run: beyond, products gain nothing
 _FORMAT = (
-    b"tokens weighted by the stream, experts borrow tokens"  # of the Hessians: a work folder with others is begun anew
+    b"tokens weighted by the stream, states in 16 bits"  # of the Hessians: a work folder with others is begun anew
 )
 IntArray = npt.NDArray[np.int64]
 
@@ -46,53 +52,65 @@ class Step:
 
 
 class Hessians:
-    """The Hessians of one model on one text, on disk, by weight name."""
+    """The Hessians of one model on one text, by weight name; on disk, or those of one layer at a time in memory."""
 
-    def __init__(self, log: "_Log", files: dict[str, str], tokens: int, experts: ExpertHessians) -> None:
-        self._folder = log.folder
-        self._files = files
-        self.fingerprint = log.fingerprint
-        self.tokens = tokens
-        self.experts = experts
+    def __init__(self, run: "_Run") -> None:
+        self._run = run
+        self._lock = Lock()
+        self._made: tuple[int, Arrays] = (-1, {})
+        self.fingerprint = run.log.fingerprint
+        self.tokens = run.batches.size
+        self.experts = ExpertHessians(_seen(run.graph, run.log))
 
     def __contains__(self, weight: str) -> bool:
-        return weight in self._files
+        return weight in self._run.log.values
 
     def read(self, weight: str) -> Floats:
         """`[K, K]`, float32."""
-        hessian: Floats = np.load(self._folder / self._files[weight])
+        layer, value = self._run.log.values[weight]
+        path = self._run.log.path(layer, value, HESSIAN)
+        if path.is_file():
+            kept: Floats = np.load(path)
+            return kept
+        with self._lock:  # several matrices of a layer are under way at once
+            if self._made[0] != layer:
+                self._made = layer, self._run.hessians(layer)
+            hessian: Floats = self._made[1][f"{value}.{HESSIAN}"]
         return hessian
 
     def diagonal(self, weight: str) -> Floats:
         """Mean squares of the inputs, `[K]`."""
-        mapped = np.load(self._folder / self._files[weight], mmap_mode="r")
-        return np.array(mapped.diagonal(), np.float32)
+        squares: Floats = np.load(self._run.log.path(*self._run.log.values[weight], SQUARES))
+        return squares
 
 
 def collect_hessians(
-    bundle: Bundle, chunks: IntArray, work: Path, progress: Callable[[Step], None] | None = None
+    bundle: Bundle,
+    chunks: IntArray,
+    work: Path,
+    progress: Callable[[Step], None] | None = None,
+    *,
+    most_kept: int = MOST_KEPT,
 ) -> Hessians:
     """Run `chunks` `[chunks, sequence]` through the prefill graph, layer by layer.
 
     Args:
         bundle: float weights.
         chunks: token ids.
-        work: folder for Grams and hidden states; what an interrupted run left there is used if it fits.
+        work: folder for Hessians and hidden states; what an interrupted run left there is used if it fits.
         progress: told after each layer.
+        most_kept: bytes of Hessians that are kept in `work`; if all take more, none is.
     """
     graph = prefill_graph(bundle)
-    cut = find_cut(graph)
-    log = _Log(work, _fingerprint(bundle, chunks))
-    layers = len(cut.borders) + 1
-    batches = _batches(chunks, graph)
+    log = _Log(work, _fingerprint(bundle, chunks), keep=hessian_bytes(graph) <= most_kept)
+    run = _Run(bundle, graph, find_cut(graph), _batches(chunks, graph), log)
     started, first = time.monotonic(), log.layers_done
-    for layer in range(first, layers):
-        _run_layer(bundle, graph, cut, layer, batches, log)
+    for layer in range(first, run.layers):
+        run.through(layer)
         if progress:
             each = (time.monotonic() - started) / (layer + 1 - first)
-            progress(Step(layer + 1, layers, chunks.size, each * (layers - layer - 1)))
-    heads = {str(value.name): f"{_HEAD}.npy" for value in _head_weights(cut)}
-    return Hessians(log, log.files | heads, chunks.size, ExpertHessians(_seen(graph, log)))
+            progress(Step(layer + 1, run.layers, chunks.size, each * (run.layers - layer - 1)))
+    return Hessians(run)
 
 
 def _batches(chunks: IntArray, graph: ir.Graph) -> IntArray:
@@ -102,26 +120,80 @@ def _batches(chunks: IntArray, graph: ir.Graph) -> IntArray:
     return chunks.reshape(-1, together, chunks.shape[1])
 
 
-def _run_layer(bundle: Bundle, graph: ir.Graph, cut: Cut, layer: int, batches: IntArray, log: "_Log") -> None:
-    model = body(graph, cut, layer, layer + 1)
-    crossing = [str(value.name) for value in model.graph.outputs]
-    readers = add_hessians(model.graph)
-    mixtures = [(experts, add_inputs_of(model.graph, experts)) for experts in find_experts(model.graph)]
-    segment = Segment(model, bundle.folder)
-    sums: dict[str, npt.NDArray[np.float64]] = {}
-    for index, ids in enumerate(batches):
-        out = segment(empty_cache_feeds(bundle, ids, segment.inputs) | log.states(layer, index))
-        log.spill(f"layer{layer + 1}", index, len(batches), {name: out[name] for name in crossing})
-        for experts, names in mixtures:
-            log.spill(f"experts.{experts.name}", index, len(batches), {name: out[name] for name in names})
-        for name in readers.values():
-            sums[name] = sums.get(name, 0.0) + out[name].astype(np.float64)
-        if layer == len(cut.borders):
-            hidden = out[crossing[0]].reshape(-1, out[crossing[0]].shape[-1])
-            sums[_HEAD] = sums.get(_HEAD, 0.0) + (hidden.T @ hidden).astype(np.float64)
-    hessians = {name: (total / batches.size).astype(np.float32) for name, total in sums.items()}
-    _require_finite(layer, hessians)
-    log.finish(layer, readers, hessians)
+@dataclass(frozen=True)
+class _Run:
+    """The model and its text, and what is known of it so far."""
+
+    bundle: Bundle
+    graph: ir.Graph
+    cut: Cut
+    batches: IntArray
+    log: "_Log"
+
+    @property
+    def layers(self) -> int:
+        return len(self.cut.borders) + 1
+
+    def through(self, layer: int) -> None:
+        """Run a layer for the first time: spill what crosses into the next one, and what its experts read."""
+        model = body(self.graph, self.cut, layer, layer + 1)
+        crossing = [str(value.name) for value in model.graph.outputs]
+        readers = add_hessians(model.graph, whole=self.log.keep)
+        mixtures = [(experts, add_inputs_of(model.graph, experts)) for experts in find_experts(model.graph)]
+        sums = _Sums(self._head_of(layer), whole=self.log.keep)
+        count = len(self.batches)
+        for index, out in enumerate(self._outputs(model, layer)):
+            self.log.spill(f"layer{layer + 1}", index, count, {name: out[name] for name in crossing})
+            for experts, names in mixtures:
+                self.log.spill(f"experts.{experts.name}", index, count, {name: out[name] for name in names})
+            sums.add(out, readers)
+        readers |= {str(value.name): _HEAD for value in _head_weights(self.cut)} if self._head_of(layer) else {}
+        found = sums.means(self.batches.size)
+        _require_finite(layer, found)
+        self.log.finish(layer, readers, found)
+
+    def hessians(self, layer: int) -> Arrays:
+        """The Hessians of a layer that was run before, by value."""
+        model = body(self.graph, self.cut, layer, layer + 1)
+        readers = add_hessians(model.graph)
+        sums = _Sums(self._head_of(layer), whole=True)
+        for out in self._outputs(model, layer):
+            sums.add(out, readers)
+        return sums.means(self.batches.size)
+
+    def _outputs(self, model: ir.Model, layer: int) -> Iterator[Arrays]:
+        segment = Segment(model, self.bundle.folder, provider=self.bundle.manifest.target.provider)
+        for index, ids in enumerate(self.batches):
+            yield segment(empty_cache_feeds(self.bundle, ids, segment.inputs) | self.log.states(layer, index))
+
+    def _head_of(self, layer: int) -> str | None:
+        """What the head reads, if the layer is the last."""
+        return str(self.cut.hidden.name) if layer == self.layers - 1 else None
+
+
+class _Sums:
+    """Hessians and diagonals, summed over batches in float64."""
+
+    def __init__(self, hidden: str | None, *, whole: bool) -> None:
+        self._hidden = hidden
+        self._parts = (SQUARES, HESSIAN) if whole else (SQUARES,)
+        self._sums: dict[str, npt.NDArray[np.float64]] = {}
+
+    def add(self, out: Arrays, readers: Mapping[str, str]) -> None:
+        for value in set(readers.values()):
+            for part in self._parts:
+                self._add(f"{value}.{part}", out[f"{value}.{part}"])
+        if self._hidden is not None:
+            rows = out[self._hidden].reshape(-1, out[self._hidden].shape[-1])
+            self._add(f"{_HEAD}.{SQUARES}", np.square(rows).sum(axis=0))
+            if HESSIAN in self._parts:
+                self._add(f"{_HEAD}.{HESSIAN}", rows.T @ rows)
+
+    def means(self, tokens: int) -> Arrays:
+        return {name: (total / tokens).astype(np.float32) for name, total in self._sums.items()}
+
+    def _add(self, name: str, values: Floats) -> None:
+        self._sums[name] = self._sums.get(name, 0.0) + values.astype(np.float64)
 
 
 def _require_finite(layer: int, hessians: Arrays) -> None:
@@ -159,17 +231,18 @@ def _write_row(path: Path, array: npt.NDArray[Any], index: int, count: int) -> N
 
 
 class _Log:
-    """The work folder: `log.json` says which layers are done, and in which file each weight's Gram lies."""
+    """The work folder: `log.json` says which layers are done, and what value each weight reads in which layer."""
 
-    def __init__(self, folder: Path, fingerprint: str) -> None:
+    def __init__(self, folder: Path, fingerprint: str, *, keep: bool) -> None:
         self.folder = folder
         self.fingerprint = fingerprint
+        self.keep = keep
         folder.mkdir(parents=True, exist_ok=True)
-        self._state: dict[str, Any] = {"fingerprint": fingerprint, "layers": 0, "files": {}}
+        self._state: dict[str, Any] = {"fingerprint": fingerprint, "keep": keep, "layers": 0, "values": {}}
         path = folder / "log.json"
         if path.is_file():
             found = json.loads(path.read_text())
-            if found["fingerprint"] == fingerprint:
+            if (found["fingerprint"], found.get("keep")) == (fingerprint, keep):
                 self._state = found
 
     @property
@@ -177,34 +250,40 @@ class _Log:
         return int(self._state["layers"])
 
     @property
-    def files(self) -> dict[str, str]:
-        return dict(self._state["files"])
+    def values(self) -> dict[str, tuple[int, str]]:
+        """The layer and the name of what each weight reads."""
+        return {weight: (layer, value) for weight, (layer, value) in self._state["values"].items()}
+
+    def path(self, layer: int, value: str, part: str) -> Path:
+        """The file of a Hessian, or of its diagonal."""
+        return self.folder / f"{part}{layer}.{value.replace('/', '_')}.npy"
 
     def states(self, layer: int, index: int) -> Arrays:
         """The values that cross into `layer`, of batch `index`."""
         paths = self.spilled(f"layer{layer}") if layer else []
         names = json.loads((self.folder / f"layer{layer}.json").read_text()) if layer else []
-        return {name: np.load(path, mmap_mode="r")[index] for name, path in zip(names, paths, strict=True)}
+        return {name: read_row(path, index) for name, path in zip(names, paths, strict=True)}
 
     def spilled(self, name: str) -> list[Path]:
         """The files that `spill` wrote."""
         return sorted(self.folder.glob(f"{name}.[0-9][0-9].npy"))
 
     def spill(self, name: str, index: int, count: int, states: Arrays) -> None:
-        """Keep some values of batch `index`, each kind in a file of its own."""
+        """Keep some values of batch `index`, each kind in a file of its own, activations in 16 bits."""
         for number, array in enumerate(states.values()):
-            _write_row(self.folder / f"{name}.{number:02}.npy", array, index, count)
+            stored = to_half(array) if is_activation(array) else array
+            _write_row(self.folder / f"{name}.{number:02}.npy", stored, index, count)
         (self.folder / f"{name}.json").write_text(json.dumps(list(states)))
 
-    def finish(self, layer: int, readers: dict[str, str], hessians: Arrays) -> None:
-        """Write a layer's Grams, then say so, then forget the states before it."""
-        files = {name: f"gram{layer}.{i}.npy" for i, name in enumerate(hessians)} | {_HEAD: f"{_HEAD}.npy"}
-        for name, hessian in hessians.items():
-            np.save(self.folder / files[name], hessian)
-        self._state["files"] |= {weight: files[name] for weight, name in readers.items()}
+    def finish(self, layer: int, readers: dict[str, str], found: Arrays) -> None:
+        """Write a layer's Hessians, then say so, then forget the states before it if these were all it was for."""
+        for name, array in found.items():
+            value, _, part = name.rpartition(".")
+            np.save(self.path(layer, value, part), array)
+        self._state["values"] |= {weight: (layer, value) for weight, value in readers.items()}
         self._state["layers"] = layer + 1
         temporary = self.folder / "log.json.new"
         temporary.write_text(json.dumps(self._state))
         temporary.replace(self.folder / "log.json")
-        for path in self.folder.glob(f"layer{layer}.*"):
+        for path in self.folder.glob(f"layer{layer}.*") if self.keep else ():
             path.unlink()

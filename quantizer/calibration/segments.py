@@ -23,6 +23,10 @@ from runtime.bundle.manifest import TensorSpec
 from runtime.errors import QuantizationError
 from runtime.ort.session import onnxruntime, translated
 
+_PROVIDERS = {
+    "cpu": ["CPUExecutionProvider"],
+    "cuda": ["CUDAExecutionProvider", "CPUExecutionProvider"],
+}
 _LAYER = re.compile(r"\.layers\.(\d+)(\.|$)")
 Arrays = dict[str, npt.NDArray[Any]]
 
@@ -86,6 +90,7 @@ class Segment:
         prepacked: whether weights are copied into the order that kernels like, and buffers kept for the next run.
             Products of many rows gain little from it in floating point, and many pieces that are open at once then
             hold all weights twice and their buffers besides; packed codes need it.
+        provider: that the graph was exported for.
     """
 
     def __init__(
@@ -95,6 +100,7 @@ class Segment:
         replaced: Mapping[str, npt.NDArray[Any]] | None = None,
         *,
         prepacked: bool = True,
+        provider: str = "cpu",
     ) -> None:
         module = onnxruntime()
         options = module.SessionOptions()
@@ -111,7 +117,7 @@ class Segment:
             options.add_initializer(name, held)
         with translated("loading a piece of the prefill graph"):
             data = ir.to_proto(model).SerializeToString()
-            self._session = module.InferenceSession(data, options, providers=["CPUExecutionProvider"])
+            self._session = module.InferenceSession(data, options, providers=_PROVIDERS[provider])
         self.inputs = [node.name for node in self._session.get_inputs()]
         self.outputs = [node.name for node in self._session.get_outputs()]
 

@@ -162,7 +162,7 @@ class AnswerPlanner:
     def _answer(self, wanted: StructuredOutput | None, in_thought: bool) -> StructuredOutput | None:
         if wanted is None:
             return None
-        if self.chat.calls and self.chat.calls.shape == "channels":
+        if self.chat.calls and self.chat.calls.shape in ("channels", "recipients"):
             return CallGrammar(self.chat, [_NOTHING], self._tokenizer).answer_only(wanted)
         return after_thought(wanted, self.chat, in_thought=in_thought)
 

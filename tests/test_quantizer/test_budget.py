@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from quantizer.allocation.knapsack import Candidate, allocate
-from quantizer.allocation.sensitivity import Sensitivity
+from quantizer.allocation.sensitivity import Carried, Sensitivity
 from quantizer.calibration.data import split
 from quantizer.evaluation.kl import Model, evaluate
 from quantizer.graph.graphs import load_graphs
@@ -51,6 +51,38 @@ def test_sensitivity_is_the_divergence_of_the_model(tiny_bundle):
     weight = read_tensor(load_graphs(bundle).initializers()[name])
     assert sensitivity.kl({name: weight}) == pytest.approx(0, abs=1e-7)
     assert sensitivity.kl({name: weight * 0.5}) > 10 * sensitivity.kl({name: weight * 0.95}) > 0
+
+
+LINEAR = [f"model.layers.{i}.{name}.weight" for i in range(2) for name in ("self_attn.o_proj", "mlp.down_proj")]
+
+
+def walked(bundle, weights, most):
+    sensitivity = Sensitivity(open_bundle(bundle), CHUNKS[:4], carried=Carried(most, young=0, last=0))
+    for layer in range(sensitivity.layers):
+        names = sensitivity.weights_of(layer)
+        sensitivity.advance({name: weight for name, weight in weights.items() if name in names})
+    return sensitivity
+
+
+def test_streams_end_where_runs_of_their_own_end(tiny_bundle):
+    tensors = load_graphs(open_bundle(tiny_bundle)).initializers()
+    weights = {name: read_tensor(tensors[name]) * np.float32(0.9) for name in LINEAR}
+    sensitivity = walked(tiny_bundle, weights, 100)
+    found = sensitivity.finish()
+    assert found.keys() == weights.keys()
+    for name, weight in weights.items():
+        assert found[name] == pytest.approx(sensitivity.kl({name: weight}), rel=1e-4)
+
+
+def test_joined_streams_share_what_they_cause(tiny_bundle):
+    """Joined at once and to the end: the sum is nearly that of separate runs, and each has its share."""
+    tensors = load_graphs(open_bundle(tiny_bundle)).initializers()
+    noise = np.random.default_rng(5)
+    weights = {name: read_tensor(tensors[name]) for name in LINEAR}
+    weights = {name: w * noise.normal(1, 0.05, w.shape).astype(np.float32) for name, w in weights.items()}
+    apart, joined = (walked(tiny_bundle, weights, most).finish() for most in (100, 1))
+    assert sum(joined.values()) == pytest.approx(sum(apart.values()), rel=0.3)
+    assert all(0.2 < joined[name] / apart[name] < 5 for name in weights)
 
 
 def test_a_tied_table_is_replaced_at_both_ends(tiny_bundle):

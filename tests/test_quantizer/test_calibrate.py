@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from quantizer.calibration.half import from_half, to_half
 from quantizer.calibration.hessian_graph import add_hessians
 from quantizer.calibration.hessians import Hessians, collect_hessians
 from quantizer.calibration.segments import Segment, body, empty_cache_feeds, find_cut
@@ -21,7 +22,7 @@ def hessians(tiny_bundle, tmp_path_factory):
 def test_head_gram_is_that_of_the_hidden_states(tiny_bundle, hessians):
     hidden = Model(open_bundle(tiny_bundle)).hidden(CHUNKS).reshape(-1, 64)
     expected = hidden.T @ hidden / len(hidden)
-    np.testing.assert_allclose(hessians.read("model.embed_tokens.weight"), expected, rtol=1e-3, atol=1e-4)
+    np.testing.assert_allclose(hessians.read("model.embed_tokens.weight"), expected, rtol=1e-3, atol=1e-3)
     assert hessians.tokens == CHUNKS.size
 
 
@@ -32,7 +33,8 @@ def test_every_matrix_has_a_gram(hessians):
             hessian = hessians.read(f"model.layers.{layer}.{name}.weight")
             assert hessian.shape == (size, size)
             assert np.linalg.eigvalsh(hessian).min() > -1e-4 * hessian.diagonal().max()
-            assert np.array_equal(hessians.diagonal(f"model.layers.{layer}.{name}.weight"), hessian.diagonal())
+            squares = hessians.diagonal(f"model.layers.{layer}.{name}.weight")
+            np.testing.assert_allclose(squares, hessian.diagonal(), rtol=1e-5)
 
 
 def test_normed_inputs_have_unit_squares(tiny_bundle, hessians):
@@ -57,6 +59,24 @@ def test_a_killed_run_goes_on(tiny_bundle, hessians, tmp_path):
     assert np.array_equal(again.read(name), hessians.read(name))
 
 
+def test_hessians_that_are_not_kept_are_made_again_alike(tiny_bundle, hessians, tmp_path):
+    again = collect_hessians(open_bundle(tiny_bundle), CHUNKS, tmp_path, most_kept=0)
+    assert not list(tmp_path.glob("gram*"))
+    for name in ("layers.1.mlp.down_proj", "layers.0.self_attn.o_proj", "layers.1.mlp.gate_up_proj", "embed_tokens"):
+        assert np.array_equal(again.read(f"model.{name}.weight"), hessians.read(f"model.{name}.weight"))
+        assert np.array_equal(again.diagonal(f"model.{name}.weight"), hessians.diagonal(f"model.{name}.weight"))
+
+
+def test_states_in_16_bits_keep_11_of_them():
+    sizes = np.array([1e-8, 1e-3, 1.0, 1e4, 1e7, 0.0], np.float32)[:, None]
+    rows = np.random.default_rng(0).normal(size=(6, 64)).astype(np.float32) * sizes
+    rows[2, 5] = 1e6
+    stored = to_half(rows)
+    assert stored.dtype == np.float16
+    allowed = 2.0**-11 * np.abs(rows) + 1e-9 * np.abs(rows).max(-1, keepdims=True)
+    assert (np.abs(from_half(stored) - rows) <= allowed).all()
+
+
 def test_other_text_starts_anew(tiny_bundle, tmp_path):
     collect_hessians(open_bundle(tiny_bundle), CHUNKS, tmp_path)
     steps = []
@@ -77,6 +97,6 @@ def test_writers_weigh_tokens_by_the_stream(tiny_bundle):
     once = segment(feeds | states)
     twice = segment(feeds | {name: 2 * array for name, array in states.items()})
     layer = "model.layers.1.self_attn."
-    reader, writer = names[f"{layer}qkv_proj.weight"], names[f"{layer}o_proj.weight"]
+    reader, writer = (f"{names[f'{layer}{name}_proj.weight']}.gram" for name in ("qkv", "o"))
     np.testing.assert_allclose(twice[reader], once[reader], rtol=1e-3, atol=1e-4)
     np.testing.assert_allclose(4 * twice[writer], once[writer], rtol=1e-2, atol=1e-3)

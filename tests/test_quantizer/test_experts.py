@@ -11,6 +11,7 @@ from quantizer.algorithms.hessian import Hessian
 from quantizer.algorithms.polish import loss
 from quantizer.algorithms.registry import quantize_matrix
 from quantizer.calibration.data import split
+from quantizer.calibration.half import from_half
 from quantizer.calibration.hessians import collect_hessians
 from quantizer.calibration.segments import Segment, body, empty_cache_feeds, find_cut
 from quantizer.evaluation.kl import Model
@@ -150,7 +151,7 @@ def test_an_expert_that_lacks_tokens_borrows_from_all(make_family, tmp_path):
     chosen, mixing = seen._routes[0]
     seen._routes[0] = chosen[:1], mixing[:1]
     assert seen.weight_of(0, site.inputs) == 8
-    x = np.load(seen.files[0]).reshape(-1, site.inputs)
+    x = from_half(np.load(seen.files[0])).reshape(-1, site.inputs)
     alike = np.corrcoef(hessians.read(site.weight, 0).ravel(), (x.T @ x).ravel())[0, 1]
     assert alike > 0.7
     assert len(seen.rows(site.weight, 0)) == 1 + site.inputs

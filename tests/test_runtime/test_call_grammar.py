@@ -10,6 +10,7 @@ from conftest import tiny_tokenizer
 from tokenizers import AddedToken
 from tokenizers import Tokenizer as HuggingFaceTokenizer
 
+from runtime.chat.answer_plan import AnswerPlanner
 from runtime.chat.formats.grammar import CallGrammar
 from runtime.chat.formats.reader import read_answer
 from runtime.errors import RequestError
@@ -185,6 +186,21 @@ def test_a_call_or_an_answer_in_the_schema():
         kinds.add(bool(part.calls))
         assert part.calls or json.loads(part.content) == {"ok": True}
     assert kinds == {True, False}
+
+
+@pytest.mark.parametrize("name", ["qwen3_thinking", "qwen3", "gpt_oss", "functionary_v3_2", "mistral_v3", "apriel_1_5"])
+@pytest.mark.parametrize("tools", [[], [tool("now", {})]], ids=["no tools", "tools"])
+def test_an_answer_in_a_schema_comes_after_the_thought(name, tools):
+    template, tokenizer = template_of(name), tokenizer_of(name, True)
+    compile_ = Grammars(tokenizer, tokenizer.vocab_size, [EOS]).constraint
+    wanted = StructuredOutput(json_schema=holding({"ok": {"enum": [True]}}))
+    plan = AnswerPlanner(template, tokenizer, compile_).plan([{"role": "user", "content": "Go."}], tools, None, wanted)
+    beginning = f"Hm.{plan.chat.thoughts.close_mark}" if plan.in_thought else ""
+    unlikely = [plan.chat.thoughts.open_mark] if plan.chat.thoughts else ["<|channel|>analysis"]
+    answer = written(tokenizer, plan.structured, beginning=beginning, unlikely=unlikely)
+    part = read_answer(answer, plan.chat, plan.schemas, in_thought=plan.in_thought)
+    assert part.calls or json.loads(part.content) == {"ok": True}
+    assert part.reasoning == "Hm." or not plan.in_thought
 
 
 @pytest.mark.parametrize("tools", [[], [{}], [{"function": {"name": 5}}]])

@@ -158,6 +158,16 @@ def test_efforts_reach_the_template_or_are_refused(llm):
         llm.chat(ASKED, reasoning_effort="most")
 
 
+def test_a_schema_that_cannot_be_enforced_is_only_read(llm, caplog):
+    odd = {"type": "object", "properties": {"a": {"type": "array", "uniqueItems": True}}}
+    schema = {"type": "function", "function": {"name": "odd", "parameters": odd}}
+    assert llm.chat(ASKED, max_tokens=1, tools=[schema]).finish_reason == "length"
+    assert "not held to the tools' schemas" in caplog.text
+    for strict in ({"tool_choice": "odd"}, {"tools": [{**schema, "function": {**schema["function"], "strict": True}}]}):
+        with pytest.raises(RequestError, match="uniqueItems"):
+            llm.chat(ASKED, max_tokens=1, **{"tools": [schema]} | strict)
+
+
 def test_a_fall_back_describes_tools_and_reads_calls(tiny_bundle):
     with runtime.LLM(tiny_bundle) as plain:
         with pytest.raises(RequestError, match="tool-fallback"):

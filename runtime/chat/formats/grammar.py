@@ -91,7 +91,8 @@ class CallGrammar:
 
     def answer_only(self, wanted: StructuredOutput) -> StructuredOutput:
         """`wanted`, where the model announces its answer."""
-        return self._output(f"start: {self._before()} {self._literal(_FINAL)} answer\n{answer_rule(wanted)}", None)
+        announced = self._literal(_FINAL if self._frame.shape == "channels" else _EVERYBODY)
+        return self._output(f"start: {self._before()} {announced} answer\n{answer_rule(wanted)}", None)
 
     def _output(self, start: str, beginning: Beginning | None) -> StructuredOutput:
         return StructuredOutput(lark="\n".join([start, *self._rules()]), beginning=beginning)

@@ -10,9 +10,10 @@ _KINDS = {
     "index.html": "text/html; charset=utf-8",
     "page.css": "text/css; charset=utf-8",
     "page.js": "text/javascript; charset=utf-8",
-    "events.js": "text/javascript; charset=utf-8",
-    "chat.js": "text/javascript; charset=utf-8",
-    "status.js": "text/javascript; charset=utf-8",
+    **dict.fromkeys(
+        ("events.js", "store.js", "list.js", "markdown.js", "turns.js", "chat.js", "status.js"),
+        "text/javascript; charset=utf-8",
+    ),
 }
 _HEADERS = {
     "content-security-policy": (

@@ -1,89 +1,142 @@
-// The conversation: messages, one answer at a time, and its pace.
+// The open conversation: turns, one answer at a time, and its pace.
 import { post } from "./events.js";
+import * as store from "./store.js";
+import { addActions, draw, show } from "./turns.js";
 
 const NUMBERS = ["temperature", "top_p", "top_k", "min_p", "repetition_penalty", "seed", "max_tokens"];
 const find = (id) => document.getElementById(id);
-const messages = []; // what the server is sent: role and content
 let stopping = null; // aborts the answer that is being written
 
 export function startChat() {
   find("compose").addEventListener("submit", (event) => {
     event.preventDefault();
-    send();
+    if (stopping) stopping.abort();
+    else send();
   });
   find("prompt").addEventListener("keydown", (event) => {
     if (event.key === "Enter" && !event.shiftKey && !event.isComposing) {
       event.preventDefault();
-      send();
+      if (!stopping) send();
     }
   });
-  find("stop").addEventListener("click", () => stopping?.abort());
-  find("clear").addEventListener("click", clear);
+  document.addEventListener("keydown", (event) => {
+    if (event.key === "Escape") stopping?.abort();
+  });
+  document.addEventListener("chosen", () => {
+    stopping?.abort();
+    redraw();
+  });
+  find("export").addEventListener("click", exportConversation);
+  redraw();
 }
 
-function clear() {
-  stopping?.abort();
-  messages.length = 0;
-  find("messages").replaceChildren();
+function redraw() {
+  const { turns } = store.open();
+  find("messages").replaceChildren(...turns.map((turn) => show(turn, actionsOf(turn))));
+  gauge(turns.findLast((turn) => turn.usage)?.usage);
   find("pace").textContent = "";
+  find("messages").lastChild?.scrollIntoView({ block: "end" });
 }
 
-async function send() {
+function actionsOf(turn) {
+  if (turn.role === "user") return [["Edit", () => edit(turn)], ["Delete", () => cut(turn)]];
+  return [[turn.failed ? "Retry" : "Regenerate", () => again(turn)], ["Delete", () => cut(turn)]];
+}
+
+/** Forget a turn and all that follow it. */
+function cut(turn) {
+  if (stopping) return false;
+  const { turns } = store.open();
+  turns.splice(turns.indexOf(turn));
+  keep(store.open());
+  redraw();
+  return true;
+}
+
+function edit(turn) {
+  if (cut(turn)) find("prompt").value = turn.content;
+  find("prompt").focus();
+}
+
+function again(turn) {
+  if (cut(turn)) answer();
+}
+
+function keep(conversation) {
+  store.save(conversation);
+  document.dispatchEvent(new Event("kept"));
+}
+
+function send() {
   const text = find("prompt").value.trim();
-  if (!text || stopping) return;
+  if (!text) return;
   find("prompt").value = "";
-  messages.push({ role: "user", content: text });
-  show("user", text);
-  await answer();
+  const turn = { role: "user", content: text };
+  store.open().turns.push(turn);
+  find("messages").append(show(turn, actionsOf(turn)));
+  answer();
 }
 
 async function answer() {
-  const conversation = messages.slice();
-  const bubble = show("assistant", "");
+  const conversation = store.open();
+  const turn = { role: "assistant", content: "", reasoning: "", calls: [], waiting: true };
+  const body = request(conversation.turns);
+  const bubble = show(turn, []);
+  find("messages").append(bubble);
+  bubble.scrollIntoView({ block: "end" });
   const pace = new Pace();
-  let note = "";
   stopping = new AbortController();
   busy(true);
   try {
-    note = await write(bubble, pace);
+    turn.note = await write(body, turn, bubble, pace);
   } catch (error) {
-    note = error.name === "AbortError" ? "stopped" : error.message;
-    if (error.name !== "AbortError") bubble.classList.add("failed");
+    turn.failed = error.name !== "AbortError";
+    turn.note = turn.failed ? error.message : "stopped";
   }
   stopping = null;
   busy(false);
+  turn.waiting = false;
+  turn.note = [turn.note, pace.words()].filter(Boolean).join(" · ");
+  conversation.turns.push(turn);
+  keep(conversation);
+  if (store.open() !== conversation) return; // another one was opened meanwhile
+  draw(bubble, turn);
+  addActions(bubble, turn, actionsOf(turn));
   find("pace").textContent = pace.words();
-  annotate(bubble, [note, pace.words()].filter(Boolean).join(" · "));
-  // A new chat may have begun meanwhile: then this answer belongs to nothing.
-  const same = messages.length === conversation.length && messages.every((message, i) => message === conversation[i]);
-  if (same) messages.push({ role: "assistant", content: bubble.firstChild.data });
+  gauge(turn.usage);
+  follow();
 }
 
-async function write(bubble, pace) {
+async function write(body, turn, bubble, pace) {
   let reason = "";
-  let thought = null;
-  for await (const event of post("/v1/chat/completions", request(), stopping.signal)) {
-    if (event.usage) pace.end(event.usage);
+  for await (const event of post("v1/chat/completions", body, stopping.signal)) {
+    if (event.usage) {
+      turn.usage = event.usage;
+      pace.end(event.usage);
+    }
     for (const choice of event.choices) {
-      if (choice.delta.reasoning) {
-        thought ??= think(bubble);
-        thought.lastChild.data += choice.delta.reasoning;
-        pace.add();
-      }
-      if (choice.delta.content) {
-        bubble.firstChild.data += choice.delta.content;
-        pace.add();
-        find("pace").textContent = pace.words();
-      }
+      take(choice.delta, turn, pace);
       reason = choice.finish_reason ?? reason;
     }
+    draw(bubble, turn);
+    find("pace").textContent = pace.words();
     follow();
   }
   return reason === "length" ? "the limit of tokens was reached" : "";
 }
 
-function request() {
+function take(delta, turn, pace) {
+  if (delta.reasoning || delta.content) pace.add();
+  turn.reasoning += delta.reasoning ?? "";
+  turn.content += delta.content ?? "";
+  for (const call of delta.tool_calls ?? []) turn.calls.push({ name: call.function.name, arguments: call.function.arguments });
+}
+
+/** The request; an answer that failed is no part of the history, and neither is what only the page knows of a turn. */
+function request(turns) {
   const system = find("system").value.trim();
+  const history = turns.filter((turn) => !turn.failed && (turn.role === "user" || turn.content));
+  const messages = history.map(({ role, content }) => ({ role, content }));
   const body = {
     model: find("model").value,
     messages: system ? [{ role: "system", content: system }, ...messages] : messages,
@@ -122,31 +175,21 @@ class Pace {
   }
 }
 
-function show(role, text) {
-  const bubble = document.createElement("div");
-  bubble.className = `message ${role}`;
-  bubble.append(document.createTextNode(text)); // text, never HTML
-  find("messages").append(bubble);
-  bubble.scrollIntoView({ block: "end" });
-  return bubble;
+function gauge(usage) {
+  const most = Number(find("model").selectedOptions[0]?.dataset.context) || 0;
+  const used = usage?.total_tokens ?? 0;
+  find("context").value = most ? used / most : 0;
+  find("context_used").textContent = most && used ? `${used} of ${most}` : "–";
 }
 
-/** A box for thoughts above the answer, closed until somebody wants to read them. */
-function think(bubble) {
-  const box = document.createElement("details");
-  const title = document.createElement("summary");
-  box.className = "message assistant";
-  title.textContent = "Thoughts";
-  box.append(title, document.createTextNode(""));
-  bubble.before(box);
-  return box;
-}
-
-function annotate(bubble, words) {
-  const note = document.createElement("small");
-  note.textContent = words;
-  bubble.append(note);
-  follow();
+function exportConversation() {
+  const { title, turns } = store.open();
+  const messages = turns.filter((turn) => !turn.failed).map(({ role, content }) => ({ role, content }));
+  const link = document.createElement("a");
+  link.href = URL.createObjectURL(new Blob([JSON.stringify({ messages }, null, 1)], { type: "application/json" }));
+  link.download = `${(title || "chat").replace(/\W+/g, "-").slice(0, 40)}.json`;
+  link.click();
+  URL.revokeObjectURL(link.href);
 }
 
 function follow() {
@@ -155,6 +198,6 @@ function follow() {
 }
 
 function busy(yes) {
-  find("send").disabled = yes;
-  find("stop").disabled = !yes;
+  find("send").textContent = yes ? "Stop" : "Send";
+  find("send").classList.toggle("stops", yes);
 }

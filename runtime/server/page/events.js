@@ -1,8 +1,34 @@
-// Server-sent events of a POST, which EventSource cannot send.
+// Requests to the server: its key, where it asks for one, and server-sent events of a POST, which EventSource cannot send.
+
+let asking = null;
+
+/** As fetch, with the key of this session; where the server wants one, the page asks for it and tries again. */
+export async function ask(path, options = {}) {
+  for (;;) {
+    const key = sessionStorage.getItem("onnxlm.key");
+    const headers = { ...options.headers, ...(key ? { authorization: `Bearer ${key}` } : {}) };
+    const answer = await fetch(path, { ...options, headers });
+    if (answer.status !== 401) return answer;
+    asking ??= askForKey();
+    await asking;
+    asking = null;
+  }
+}
+
+function askForKey() {
+  const dialog = document.getElementById("ask_key");
+  dialog.showModal();
+  return new Promise((resolve) => {
+    dialog.addEventListener("close", () => {
+      sessionStorage.setItem("onnxlm.key", document.getElementById("key").value.trim());
+      resolve();
+    }, { once: true });
+  });
+}
 
 /** Yields the JSON objects of an answer; throws an Error with the server's words. Aborting the signal ends it. */
 export async function* post(path, body, signal) {
-  const answer = await fetch(path, {
+  const answer = await ask(path, {
     method: "POST",
     headers: { "content-type": "application/json" },
     body: JSON.stringify(body),

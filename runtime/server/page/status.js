@@ -1,4 +1,6 @@
 // The panel: figures of the chosen model once a second, and its throughput over two minutes.
+import { ask } from "./events.js";
+
 const KEPT = 120;
 const find = (id) => document.getElementById(id);
 let before = null; // {name, tokens, time} at the last look
@@ -7,7 +9,7 @@ let speeds = [];
 export async function startStatus() {
   for (;;) {
     try {
-      show(await (await fetch("/status")).json());
+      show(await (await ask("status")).json());
     } catch {
       state("the server does not answer", true);
     }
@@ -32,7 +34,11 @@ function show(status) {
 function fill(models) {
   const select = find("model");
   if (select.options.length) return;
-  for (const model of models) select.add(new Option(model.name, model.name));
+  for (const model of models) {
+    const option = new Option(model.name, model.name);
+    option.dataset.context = model.context;
+    select.add(option);
+  }
 }
 
 function measure(model) {
