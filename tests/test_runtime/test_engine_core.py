@@ -1,5 +1,7 @@
 """Whose turn it is: prompts or rows that decode, where somebody reads along and where nobody does."""
 
+import sys
+from collections import Counter
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
@@ -10,8 +12,13 @@ import pytest
 
 from runtime import LLM, EngineOptions, SamplingParams
 from runtime.bundle.bundle import open_bundle
+from runtime.cache.blocks import BlockPool
 from runtime.engine.core import EngineCore
 from runtime.engine.handle import RequestHandle
+from runtime.engine.limits import Limits
+from runtime.engine.prefill_policy import ChunkedPrefillPolicy as Policy
+from runtime.engine.scheduler import Scheduler
+from runtime.engine.waiting import WaitingLimit
 from runtime.ort.binding import FloatArray, IntArray
 from runtime.ort.executor import OnnxExecutor
 
@@ -92,3 +99,27 @@ def test_beside_a_reader_a_long_prompt_waits_for_many_tokens_between_two_chunks(
     between = [after - before for before, after in pairwise(generated[1:])]
     assert len(between) >= 3
     assert min(between) >= 28
+
+
+def test_a_decode_step_of_four_enters_few_functions(synthetic_bundle: Path) -> None:
+    with LLM(synthetic_bundle, options=EngineOptions(max_concurrency=4, threads=1)) as llm:
+        model = llm.model
+    executor = OnnxExecutor(open_bundle(synthetic_bundle), slots=4, threads=1)  # stepped here, without a thread
+    core = EngineCore(executor, Scheduler(Limits(4, 128), BlockPool(64, 16)), WaitingLimit(4), Policy(512))
+    for number in range(4):
+        core.queue.enter(1, 3)
+        core.accept(model.answers(model.request([5, 6, number], SamplingParams(max_tokens=60)))[0])
+    for _ in range(10):
+        core.step()
+    entered: Counter[Any] = Counter()
+
+    def count(frame: Any, event: str, _: Any) -> None:
+        entered[frame.f_code] += event == "call" and "/runtime/" in frame.f_code.co_filename
+
+    sys.setprofile(count)
+    core.step()
+    sys.setprofile(None)
+    executor.close()
+    ours = {code: calls for code, calls in entered.items() if calls}
+    assert 30 < len(ours) <= 45
+    assert sum(ours.values()) <= 95
