@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 TEMPLATE_NAME = "chat_template.jinja"
 TOKENIZER_CONFIG_NAME = "tokenizer_config.json"
 SECONDS = 5.0
-_PROBING = 20.0  # seconds for all known conversations together
+_PROBING = 5.0  # seconds for all known conversations together
 _TOKENS = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 
 
@@ -51,6 +51,7 @@ class ChatTemplate:
         self._template = SandboxedTemplate(source)
         self._with_tools = ChatTemplate(tool_source, special_tokens) if tool_source else None
         self.source = source
+        self._probing_left = _PROBING
         self.special_tokens = dict(special_tokens or {})
 
     @classmethod
@@ -114,7 +115,7 @@ class ChatTemplate:
     @functools.cached_property
     def contents(self) -> ContentForms:
         """How the template takes the contents of messages."""
-        return ContentForms(lambda messages, tools: self._rendered(messages, tools, False, {}, seconds=_PROBING))
+        return ContentForms(self._tried)
 
     @property
     def variables(self) -> frozenset[str]:
@@ -127,7 +128,6 @@ class ChatTemplate:
         """How the model writes tool calls and thoughts, as far as the template tells."""
         if self._with_tools:
             return self._with_tools.format
-        self._probing_ends = time.monotonic() + _PROBING
         ends = [self.special_tokens[name] for name in ("eos_token",) if name in self.special_tokens]
         return analyse(self.source, self._probe, ends, self.variables)
 
@@ -139,11 +139,24 @@ class ChatTemplate:
         tools: Sequence[Mapping[str, Any]] | None,
         add_generation_prompt: bool,
     ) -> str:
-        if (left := self._probing_ends - time.monotonic()) <= 0:
-            raise ChatTemplateError("The chat template is too slow to find out how it writes tool calls.")
         plain = self.contents.prepared(plain_messages(messages))
         plain = in_text(plain) if text_arguments else plain
-        return self._rendered(plain, tools, add_generation_prompt, {}, seconds=left)
+        return self._tried(plain, tools, add_generation_prompt)
+
+    def _tried(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        tools: Sequence[Mapping[str, Any]] | None,
+        add_generation_prompt: bool = False,
+    ) -> str:
+        """A rendering to learn from; all of them together have a few seconds."""
+        if self._probing_left <= 0:
+            raise ChatTemplateError("The chat template is too slow to find out how it shows messages.")
+        began = time.monotonic()
+        try:
+            return self._rendered(messages, tools, add_generation_prompt, {}, seconds=self._probing_left)
+        finally:
+            self._probing_left -= time.monotonic() - began
 
     def _rendered(
         self,
