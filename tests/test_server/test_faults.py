@@ -182,7 +182,7 @@ def test_an_engine_that_dies_is_an_error_and_a_red_health(start, chat_bundle, ca
     server.model.engine.core.scheduler.admit = lambda _: 1 / 0
     with server.client() as client:
         for _ in range(2):
-            with pytest.raises(openai.InternalServerError, match="model failed|engine has stopped"):
+            with pytest.raises(openai.InternalServerError, match=r"model failed|engine has stopped"):
                 client.chat.completions.create(model="tiny", messages=MESSAGES)
     assert httpx.get(f"{server.url}/health").status_code == 503
     assert "the engine stopped" in caplog.text
