@@ -93,6 +93,12 @@ def _list_families(*, as_json: bool) -> None:
     "may be a bundle for genai, and is one for transformersjs.",
 )
 @click.option("--link-weights", is_flag=True, help="With genai: another name for weights.bin, not a copy.")
+@click.option(
+    "--ignore-tensor",
+    multiple=True,
+    metavar="PATTERN",
+    help="Tensors known not to matter, such as 'aux.*'; repeatable.",
+)
 @click.option("--ignore-key", multiple=True, metavar="KEY", help="A config.json key known not to matter; repeatable.")
 @click.option(
     "--list",
@@ -128,7 +134,7 @@ def export(source: Path, output: Path, kind: str, link_weights: bool, as_json: b
     """
     from .options import ExportOptions
 
-    options["ignore_keys"] = options.pop("ignore_key")
+    options["ignore_keys"], options["ignore_tensors"] = options.pop("ignore_key"), options.pop("ignore_tensor")
     if kind == "genai":
         _export_genai(source, output, ExportOptions(**options), link_weights, as_json)
         return

@@ -20,7 +20,7 @@ from .verify.choice import Method, VerificationPlan, plan_verification
 from .verify.references import reference_of
 from .verify.verify import verify_graphs
 from .weights.estimate import Estimate, estimate, require_space
-from .weights.plan import WEIGHTS_FILE, plan_weights
+from .weights.plan import WEIGHTS_FILE, plan_weights, without_ignored
 from .weights.store import Outcome, Storage, plan_storage
 from .weights.streaming_hash import StreamingHash
 from .weights.tying import tie_head
@@ -90,7 +90,7 @@ def export(
         return ExportReport(Path(output), made, time.monotonic() - started, 0.0, Estimate(size, 0))
     checkpoint = open_checkpoint(source, lora=options.lora, revision=options.revision, tokenizer=tokenizer)
     decoder, table = describe_decoder(checkpoint.config, options.ignore_keys)
-    decoder, tensors = tie_head(decoder, table, checkpoint.tensors)
+    decoder, tensors = tie_head(decoder, table, without_ignored(checkpoint.tensors, options.ignore_tensors))
     target = _target(options)
     models = {role: build_graph(decoder, target, role) for role in ("prefill", "decode")}
     weights = plan_weights(models["prefill"].graph, decoder, table, tensors)

@@ -27,6 +27,8 @@ class ExportOptions:
         verify: "auto" compares with transformers where it is installed, else the two graphs with each other.
         overwrite: replace an existing bundle.
         ignore_keys: unknown config.json keys that are known to be irrelevant.
+        ignore_tensors: patterns of names (`*` for any text) of tensors that are not of the model. One that names no
+            tensor is refused.
         lora: folders of PEFT LoRA adapters, merged into the weights in this order.
         revision: branch, tag or commit of a hub id.
         quantize: pack weights while they are read: "int4" and "int8" are what `onnxlm quantize` does with
@@ -45,6 +47,7 @@ class ExportOptions:
     verify: Method = "auto"
     overwrite: bool = False
     ignore_keys: tuple[str, ...] = ()
+    ignore_tensors: tuple[str, ...] = ()
     lora: tuple[str | Path, ...] = ()
     revision: str | None = None
     quantize: Width | None = None

@@ -1,11 +1,10 @@
 """AsyncLLM: the same engine for asyncio; cancelling a task cancels its request."""
 
-import asyncio
 from collections.abc import AsyncIterator, Callable, Generator, Sequence
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Any, overload
+from typing import TYPE_CHECKING, Any, overload
 
 from .client import Model, Prompt, Request
 from .engine.engine import EngineStats
@@ -17,6 +16,9 @@ from .llm import SCORING, Messages, is_one_conversation, is_one_prompt
 from .options import MAX_CHOICES, EngineOptions, SamplingParams
 from .ort.runner_protocol import ModelRunner
 from .outputs import Completion, Score, combine, raise_error, score_of
+
+if TYPE_CHECKING:
+    import asyncio
 
 
 class AsyncLLM:
@@ -79,6 +81,8 @@ class AsyncLLM:
             RequestError: a request is refused; then none of the list is run.
             ExecutionError: the only prompt failed. In a list, the completion's `error` says so.
         """
+        import asyncio
+
         params = (params or SamplingParams()).with_changes(changes)
         one = is_one_prompt(prompt)
         prompts = [prompt] if one else prompt
@@ -113,6 +117,8 @@ class AsyncLLM:
         **extra: Any,
     ) -> Completion | list[Completion]:
         """Answer a conversation, or a list of conversations together; see LLM.chat."""
+        import asyncio
+
         one = is_one_conversation(messages)
         conversations = [messages] if one else messages
 
@@ -148,6 +154,8 @@ class AsyncLLM:
 
     async def tokenize(self, text: str, *, special_tokens: bool = True) -> list[int]:
         """The ids of a text; see LLM.tokenize."""
+        import asyncio
+
         return await asyncio.to_thread(self.model.tokenizer.encode, text, add_special_tokens=special_tokens)
 
     @overload
@@ -158,6 +166,8 @@ class AsyncLLM:
 
     async def score(self, text: Any) -> Score | list[Score]:
         """Log-probabilities and perplexity of a text, or of each of a list; see LLM.score."""
+        import asyncio
+
         one = is_one_prompt(text)
         texts = [text] if one else text
         requests = await asyncio.to_thread(lambda: [self.model.request(each, SCORING) for each in texts])
@@ -171,6 +181,8 @@ class AsyncLLM:
 
     async def close(self) -> None:
         """Cancel what still runs, and release threads and memory."""
+        import asyncio
+
         await asyncio.to_thread(self.model.close)
 
     async def __aenter__(self) -> "AsyncLLM":
@@ -183,6 +195,8 @@ class AsyncLLM:
 
     async def _complete(self, requests: Sequence[Request]) -> list[Completion]:
         """The completions of requests, as many at a time as keep the engine busy."""
+        import asyncio
+
         room = asyncio.Semaphore(2 * self.model.options.max_concurrency)
         tasks = [asyncio.create_task(self._answer(request, room)) for request in requests]
         try:
@@ -191,7 +205,9 @@ class AsyncLLM:
             for task in tasks:
                 task.cancel()
 
-    async def _answer(self, request: Request, room: asyncio.Semaphore) -> Completion:
+    async def _answer(self, request: Request, room: "asyncio.Semaphore") -> Completion:
+        import asyncio
+
         async with room, await asyncio.to_thread(self.model.submit, request) as handle:
             return combine(handle.answers, await handle.deltas_async())
 
@@ -210,6 +226,8 @@ class PendingStream:
     """
 
     def __init__(self, submit: Callable[[], RequestHandle], reservation: Reservation) -> None:
+        import asyncio
+
         def ended(future: "asyncio.Future[RequestHandle]") -> None:
             reservation.give_up()
             if not future.cancelled():

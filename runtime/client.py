@@ -250,6 +250,7 @@ class Model:
     def _prompt_ids(self, prompt: Prompt, special_tokens: bool) -> list[int]:
         if isinstance(prompt, str):
             ids = self.tokenizer.encode(prompt, add_special_tokens=special_tokens)
+            _require_rows(ids, self._vocab_size)  # a tokenizer may have more tokens than the embedding
         else:
             ids = _checked_ids(prompt, self._vocab_size)
         if not ids:
@@ -264,7 +265,11 @@ def _checked_ids(prompt: Sequence[int], vocab_size: int) -> list[int]:
         raise RequestError(f"A prompt is a text or a list of token ids: {error}.") from error
     if len(ids) != len(prompt):
         raise RequestError("A prompt is a text or a list of token ids; this list holds something else.")
+    _require_rows(ids, vocab_size)
+    return ids
+
+
+def _require_rows(ids: Sequence[int], vocab_size: int) -> None:
     wrong = [token for token in ids if not 0 <= token < vocab_size]
     if wrong:
         raise RequestError(f"Token id {wrong[0]} is outside the vocabulary, whose ids are 0 to {vocab_size - 1}.")
-    return ids

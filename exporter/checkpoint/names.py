@@ -29,7 +29,12 @@ BASE_PREFIX = {
     "embed_in.weight": "gpt_neox.",
 }
 
-COMPUTED = re.compile(r"(\.rotary_emb\.inv_freq|\.attn\.(masked_)?bias|\.attention\.(masked_)?bias)$|^mtp\.")
+COMPUTED = re.compile(
+    r"(\.rotary_emb\.(inv_freq|original_inv_freq|cos_cached|sin_cached)|(^|\.)position_ids"
+    r"|\.attn\.(masked_)?bias|\.attention\.(masked_)?bias)$"
+    # Other heads than that of the language model: of rewards, values and classes, and of further tokens.
+    r"|^mtp\.|^v_head\.|^(model\.)?score\.(weight|bias)$|^value_head\.|^reward_head\."
+)
 
 
 def text_model_tensors(tensors: Mapping[str, T], config: Mapping[str, Any], nested: bool) -> dict[str, T]:

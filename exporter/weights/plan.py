@@ -1,14 +1,15 @@
 """The initializers of the graphs, matched with the tensors of the checkpoint before any weight is read."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
-from runtime.errors import CheckpointError
+from runtime.errors import CheckpointError, OptionError
 
 from .stacks import slices
 
@@ -66,6 +67,18 @@ def plan_weights(
         _check_shapes(weight)
     _check_all_used(weights, tensors, table)
     return weights
+
+
+def without_ignored(tensors: Mapping[str, "TensorSource"], patterns: Sequence[str]) -> Mapping[str, "TensorSource"]:
+    """The tensors that no pattern names.
+
+    Raises:
+        OptionError: a pattern that names none.
+    """
+    for pattern in patterns:
+        if not any(fnmatchcase(name, pattern) for name in tensors):
+            raise OptionError(f"ignore_tensors: the checkpoint has no tensor {pattern!r}.")
+    return {name: it for name, it in tensors.items() if not any(fnmatchcase(name, pattern) for pattern in patterns)}
 
 
 def _plan(value: "ir.Value", decoder: "Decoder", table: "Table", tensors: Mapping[str, "TensorSource"]) -> Weight:
@@ -158,5 +171,6 @@ def _check_all_used(weights: list[Weight], tensors: Mapping[str, "TensorSource"]
         more = f" and {len(unused) - 1} more" if len(unused) > 1 else ""
         raise CheckpointError(
             f"the checkpoint's tensor {unused[0]!r}{more} would not be used: the export would compute something else "
-            f"than the checkpoint. config.json may describe another model."
+            f"than the checkpoint. config.json may describe another model; pass --ignore-tensor {unused[0]!r} if it "
+            "does not matter."
         )

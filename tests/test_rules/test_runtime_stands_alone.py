@@ -50,6 +50,11 @@ def test_import_runtime_loads_only_what_it_declares():
     assert third_party <= {"numpy", "onnxruntime", "tokenizers", "jinja2", "markupsafe"}
 
 
+def test_import_runtime_does_not_load_what_only_some_use():
+    done = python(LISTING, str(Path(runtime.__file__).parents[1]))
+    assert not {"asyncio", "ssl", "jinja2", "onnxruntime", "tokenizers"} & set(json.loads(done.stdout))
+
+
 def test_the_public_names_exist():
     assert sorted(runtime.__all__, key=str.lower) == sorted(set(runtime.__all__), key=str.lower)
     assert all(hasattr(runtime, name) for name in runtime.__all__)

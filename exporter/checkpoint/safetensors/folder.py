@@ -7,6 +7,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from exporter.tokenizer.folder import folder_tokenizer_files
+from models.families.defaults import complete_text_config
 from models.families.registry import require_family
 from runtime.errors import CheckpointError
 
@@ -36,6 +37,8 @@ def open_folder(folder: Path) -> Checkpoint:
     scratch = convert_pickles(pickles) if pickles else None
     stored, notes = (_read_all(scratch.path), []) if scratch else _read_shards(folder)
     settings = config.pop("quantization_config", None) or config.pop("compression_config", None)
+    if "quantization" in config and not any(name.endswith(".scales") for name in stored):
+        del config["quantization"]  # MLX's, of a file that has floats only
     tensors = combine_quantized(stored, settings, str(folder)) if settings else stored
     defaults, unused = generation_settings(folder / GENERATION)
     files, told = folder_tokenizer_files(folder)
@@ -86,7 +89,8 @@ def text_config(outer: Mapping[str, Any], where: Path) -> dict[str, Any]:
     if not isinstance(inner, dict):
         raise CheckpointError(f"{where}: text_config must be an object.")
     shared = ("tie_word_embeddings", "bos_token_id", "eos_token_id", "pad_token_id", "quantization_config")
-    return {**{key: outer[key] for key in shared if key in outer}, **inner}
+    complete = complete_text_config(inner, outer.get("model_type"))
+    return {**{key: outer[key] for key in shared if key in outer}, **complete}
 
 
 def _read_shards(folder: Path) -> tuple[dict[str, SafetensorsTensor], list[str]]:
