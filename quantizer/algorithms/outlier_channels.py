@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..storage.matrix import Floats
-from .gptq import damp
+from .factor import damp
 from .residual_channels import Index
 
 NONE: Index = np.zeros(0, np.int64)
