@@ -1,6 +1,7 @@
 """Whose turn it is: prompts or rows that decode, where somebody reads along and where nobody does."""
 
 import sys
+import time
 from collections import Counter
 from collections.abc import Callable
 from itertools import pairwise
@@ -82,6 +83,18 @@ def note_chunks(core: EngineCore, generated: list[int]) -> None:
         setattr(core.executor, name, noting)
 
 
+def slow_down(core: EngineCore) -> None:
+    """A millisecond more for each step, so that an answer does not end before the next prompt comes."""
+    for name in ("decode", "all_logits"):
+        run = getattr(core.executor, name)
+
+        def slowly(*arguments: Any, run: Callable[..., Any] = run) -> Any:
+            time.sleep(0.001)
+            return run(*arguments)
+
+        setattr(core.executor, name, slowly)
+
+
 @pytest.mark.parametrize("speculation", [0, 8])
 def test_beside_a_reader_a_long_prompt_waits_for_many_tokens_between_two_chunks(
     synthetic_bundle: Path, monkeypatch: pytest.MonkeyPatch, speculation: int
@@ -92,6 +105,7 @@ def test_beside_a_reader_a_long_prompt_waits_for_many_tokens_between_two_chunks(
     generated: list[int] = []
     with LLM(synthetic_bundle, options=options) as llm:
         note_chunks(llm.model.engine.core, generated)
+        slow_down(llm.model.engine.core)
         stream = llm.stream([1, 2, 3, 1, 2, 3], SamplingParams(max_tokens=200))
         next(stream)
         assert llm.generate(list(range(20)), SamplingParams(max_tokens=1)).finish_reason == "length"
