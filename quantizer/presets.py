@@ -16,6 +16,7 @@ from runtime.bundle import json_codec
 from runtime.bundle.bundle import Bundle, open_bundle
 from runtime.errors import QuantizationError
 
+from .algorithms.methods import METHODS
 from .recipe import QuantConfig, Recipe, Scheme
 
 _READ_TOKENS = 16384  # of a file; text that the model writes itself takes longer
@@ -27,7 +28,7 @@ _CAREFUL = Recipe(
     QuantConfig(Scheme(8, 32, symmetric=True, scale_bits=8)),
     method="gptq", permute=True, fold=True, polish=2, calibration_tokens=8192,
 )  # fmt: skip
-_METHODS = {"rtn": replace(_FAST, method="rtn"), "search": _FAST, "gptq": _CAREFUL}
+_METHODS = {name: replace(_CAREFUL if method.needs_text else _FAST, method=name) for name, method in METHODS.items()}
 PRESETS = {
     "fast": _FAST,
     "balanced": replace(_CAREFUL, budget=5.0),

@@ -3,10 +3,11 @@
 from dataclasses import dataclass
 from typing import Literal
 
+from .algorithms.methods import METHODS
+
 GROUP_SIZES = (16, 32, 64, 128, 256)
 BITS = (4, 8)
 SCALE_BITS = (8, 16)
-METHODS = ("rtn", "search", "gptq")
 
 
 @dataclass(frozen=True)
@@ -93,7 +94,7 @@ class Recipe:
     linear: QuantConfig
     table: QuantConfig
     exclude: tuple[str, ...] = ()
-    method: Literal["rtn", "search", "gptq"] = "rtn"
+    method: str = "rtn"
     permute: bool = False
     fold: bool = False
     polish: int = 0
@@ -112,7 +113,7 @@ class Recipe:
         if self.kv not in (None, "int8", "int4"):
             raise ValueError(f"kv: {self.kv!r} is not supported; choose int8 or int4, or leave it out")
         outliers = self.outliers or self.outlier_share is not None
-        if self.method != "gptq" and (self.permute or self.fold or self.polish or self.budget or outliers):
+        if not self.needs_text and (self.permute or self.fold or self.polish or self.budget or outliers):
             raise ValueError("permute, fold, polish, budget and outliers need calibration: use method gptq")
         if self.polish < 0 or self.calibration_tokens < 1:
             raise ValueError("polish must be at least 0 and calibration_tokens at least 1")
@@ -131,7 +132,7 @@ class Recipe:
     @property
     def needs_text(self) -> bool:
         """Whether calibration of the weights must run."""
-        return self.method == "gptq"
+        return METHODS[self.method].needs_text
 
     @property
     def weighs(self) -> bool:

@@ -1,4 +1,4 @@
-"""Many requests run to their ends by a caller that waits, as many at a time as the queue takes."""
+"""Batch: runs many requests to completion, as many at a time as the queue takes."""
 
 import queue
 from collections.abc import Iterable, Iterator
@@ -15,7 +15,7 @@ class Batch:
 
     Args:
         model: answers them.
-        ahead: answers that may wait besides those that run: enough that no slot is ever empty.
+        ahead: answers that may wait besides those that run, so that no slot is ever idle.
     """
 
     def __init__(self, model: Model, ahead: int | None = None) -> None:

@@ -125,7 +125,7 @@ def _answers(target: Path) -> Iterator[tuple[int, str]]:
 
 
 def _drop_failures(target: Path) -> None:
-    """Leave only answers in the output: errors are tried again, and the last line may be half of one."""
+    """Keep only answers in the output: failed lines are tried again, and the last line may be incomplete."""
     clean = target.with_name(target.name + ".part")
     with _opened(clean, "wb") as new:
         for record, content in _records(target):

@@ -20,7 +20,7 @@ _KEYS = frozenset({"id", "prompt", "messages"}) | ChatOptions.names() | _PARAMET
 
 @dataclass(frozen=True)
 class BatchDefaults:
-    """What holds for every line that does not say otherwise.
+    """Defaults for every line.
 
     Args:
         params: arguments of SamplingParams.
@@ -41,7 +41,7 @@ class BatchLine:
     content: bytes
 
     def digest(self, defaults: BatchDefaults) -> str:
-        """Stands for the line and the defaults: an answer with another digest answers something else."""
+        """A digest of the line and the defaults; an answer with another digest belongs to another request."""
         return hashlib.sha256(self.content.strip() + repr(defaults).encode()).hexdigest()[:16]
 
     def parse(self) -> dict[str, Any]:

@@ -52,7 +52,7 @@ class Model:
         bundle: the opened bundle.
         tokenizer: its tokenizer.
         engine: runs the answers; started.
-        determinism: what the self-test found, where it was asked for.
+        determinism: the result of the self-test, if one was asked for.
     """
 
     def __init__(
@@ -233,7 +233,7 @@ class Model:
         )
 
     def prepare(self) -> None:
-        """Do now what the first request of a kind would otherwise wait for, and let others wait for."""
+        """Load now what the first structured request would otherwise have to wait for."""
         self._grammars.prepare()
 
     def close(self) -> None:

@@ -5,18 +5,26 @@ HQQ and llama.cpp's `make_qkx2_quants` do in their own ways. Scales are rounded 
 Arrays are `[inputs of the group, N]`: columns of the weight matrix are contiguous.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
 from ..recipe import Scheme
-from ..storage.matrix import Codes, Floats, QuantizedMatrix
-from ..storage.scales import Steps, Stored, round_scales, rows_of
+from ..scratch import scratch
+from ..storage.matrix import Floats, QuantizedMatrix
+from ..storage.scales import Stored, round_scales, rows_of
+from .grid import Grid
+from .hessian import InputStatistics
 
 _SHRINK_4 = tuple(1.02 - 0.07 * p for p in range(7))
 _BETWEEN_4 = (1.04, 0.96)
 _SHRINK_8 = (1.0, 0.99, 0.98)
-_TILE = 1 << 17  # weights per step: temporaries stay in cache
+_TILE = 1 << 16  # weights per step: three arrays of 256 KiB stay in the second cache
+
+
+def quantize_rows(weight: Floats, scheme: Scheme, stored: Stored, inputs: InputStatistics) -> QuantizedMatrix:
+    """`search_matrix`, inputs counting as much as is known of them."""
+    return search_matrix(weight, inputs.importance, scheme, stored)
 
 
 def search_group(weights: Floats, importance: Floats, scheme: Scheme, stored: Stored) -> tuple[Floats, Floats]:
@@ -39,11 +47,10 @@ def search_group(weights: Floats, importance: Floats, scheme: Scheme, stored: St
 
 def search_matrix(weight: Floats, importance: Floats, scheme: Scheme, stored: Stored) -> QuantizedMatrix:
     """Round `weight` `[N, K]` to the grids that lose least; `importance` `[K]`. No error is propagated."""
-    columns = np.ascontiguousarray(weight.T)
-    inputs, rows = columns.shape
-    grid = Grid(scheme, rows, inputs, stored)
+    grid = Grid(scheme, len(weight), weight.shape[1], stored)
+    columns = grid.columns(weight)
     for group, part in grid.groups():
-        scale, zero = search_group(columns[part], importance[part], scheme, stored)
+        scale, zero = search_group(columns[part], importance[part], scheme, grid.stored)
         grid.set_group(group, scale, zero)
         grid.codes[part] = round_to_grid(columns[part], scale, zero, scheme.levels)
     return grid.matrix()
@@ -56,33 +63,6 @@ def round_to_grid(weights: Floats, scale: Floats, zero: Floats, levels: int) -> 
     codes += zero
     np.clip(codes, 0, levels, out=codes)
     return codes
-
-
-class Grid:
-    """Codes `[K, N]`, scales and zero points `[groups, N]` of a matrix that is being quantized group by group."""
-
-    def __init__(self, scheme: Scheme, rows: int, inputs: int, stored: Stored) -> None:
-        groups = scheme.groups(inputs)
-        self.scheme = scheme
-        self.stored = stored
-        self.codes = np.empty((inputs, rows), np.uint8)
-        self.scales = np.empty((groups, rows), np.float32)
-        self.zeros = np.empty((groups, rows), np.float32)
-
-    def groups(self) -> Iterator[tuple[int, slice]]:
-        """Each group's number and inputs; the last may be short."""
-        inputs, size = len(self.codes), self.scheme.group_size
-        return ((start // size, slice(start, min(start + size, inputs))) for start in range(0, inputs, size))
-
-    def set_group(self, group: int, scale: Floats, zero: Floats) -> None:
-        """Store the grid of one group."""
-        self.scales[group], self.zeros[group] = scale, zero
-
-    def matrix(self) -> QuantizedMatrix:
-        """The result, `[N, K]`."""
-        zeros = None if self.scheme.symmetric else _transposed(self.zeros.astype(np.uint8))
-        steps = self.stored if isinstance(self.stored, Steps) else None
-        return QuantizedMatrix(self.scheme, _transposed(self.codes), np.ascontiguousarray(self.scales.T), zeros, steps)
 
 
 def _search(w: Floats, importance: Floats, scheme: Scheme, stored: Stored) -> tuple[Floats, Floats]:
@@ -109,7 +89,9 @@ class _Best:
     """The best grid so far of each of N groups with weights `[size, N]`; `first` is the scale it was fitted from."""
 
     def __init__(self, w: Floats, importance: Floats, scheme: Scheme, stored: Stored) -> None:
-        self._w, self._importance, self._levels, self._stored = w, importance, scheme.levels, stored
+        self._w, self._importance, self._levels, self._stored = w, importance, np.float32(scheme.levels), stored
+        self._symmetric, self._middle = scheme.symmetric, np.float32(scheme.middle)
+        self._codes, self._products = scratch("search codes", w.shape), scratch("search products", w.shape)
         self._error = np.full(w.shape[1], np.inf, np.float32)
         self.first, self.scale = np.zeros_like(self._error), np.zeros_like(self._error)
         self.zero = np.full_like(self._error, scheme.middle)
@@ -121,18 +103,26 @@ class _Best:
             self._try(base * np.float32(factor), zero)
 
     def _try(self, first: Floats, zero: Floats) -> None:
-        w, importance = self._w, self._importance
-        codes = round_to_grid(w, first, zero, self._levels) - zero
-        fitted = importance @ (w * codes) / np.maximum(importance @ np.square(codes), np.float32(1e-30))
+        w, codes, products, importance = self._w, self._codes, self._products, self._importance
+        self._round(first, zero)
+        above = importance @ np.multiply(w, codes, out=products)
+        fitted = above / np.maximum(importance @ np.square(codes, out=products), np.float32(1e-30))
         scale = round_scales(fitted, self._stored)
-        codes = round_to_grid(w, scale, zero, self._levels) - zero
-        codes *= scale
+        self._round(scale, zero)
+        np.multiply(codes, scale, out=codes)
         np.subtract(w, codes, out=codes)
         error = importance @ np.square(codes, out=codes)
         better = error < self._error
         for kept, new in ((self._error, error), (self.first, first), (self.scale, scale), (self.zero, zero)):
             np.copyto(kept, new, where=better)
 
-
-def _transposed(array: Codes) -> Codes:
-    return np.ascontiguousarray(array.T)
+    def _round(self, scale: Floats, zero: Floats) -> None:
+        """Nearest codes, less the zero point: clipping them to −zero … levels − zero saves a pass."""
+        codes = self._codes
+        np.divide(self._w, np.where(scale == 0, np.float32(1), scale), out=codes)
+        np.rint(codes, out=codes)
+        if self._symmetric:
+            np.clip(codes, -self._middle, self._levels - self._middle, out=codes)
+            return
+        np.maximum(codes, -zero, out=codes)
+        np.minimum(codes, self._levels - zero, out=codes)

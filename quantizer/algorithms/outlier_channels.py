@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..storage.matrix import Floats
-from .gptq import damp
+from .factor import damp
 from .residual_channels import Index
 
 NONE: Index = np.zeros(0, np.int64)
@@ -34,7 +34,7 @@ def find_outlier_channels(weight: Floats, hessian: Floats) -> Index:
 
     Args:
         weight: `[N, K]`.
-        gram: `[K, K]` of its inputs.
+        hessian: `[K, K]` of its inputs.
     """
     weight = weight[:: max(1, len(weight) // _ROWS)]
     power = float(np.vdot(weight @ hessian, weight))

@@ -1,51 +1,55 @@
-"""One matrix, by the recipe: from float weights to codes."""
+"""One matrix, by the recipe: from float weights to codes, in slices of rows on all cores."""
+
+from functools import partial
+from importlib import import_module
 
 import numpy as np
 import numpy.typing as npt
 
+from ..parallel import parallel_map
 from ..recipe import QuantConfig
 from ..storage.matrix import Floats, QuantizedMatrix, join
 from ..storage.scales import plan_scales, rows_of
-from .gptq import damp, gptq
-from .grid_search import search_matrix
-from .polish import polish
+from .hessian import Hessian, InputStatistics
+from .methods import METHODS
 from .residual_channels import Index, extend
-from .rtn import round_to_nearest
 
-_WEIGHTS = 1 << 23  # that GPTQ takes at a time; rows do not know of each other, and a token table has many
+_ROWS = 1024  # that a thread takes at a time; rows do not know of each other, and an embedding has many
 NO_OUTLIERS: Index = np.zeros(0, np.int64)
 
 
 def quantize_matrix(
-    weight: Floats, hessian: Floats | None, choice: QuantConfig, method: str, kind: npt.DTypeLike, polishing: int = 0
+    weight: Floats,
+    hessian: Hessian | Floats | None,
+    choice: QuantConfig,
+    method: str,
+    kind: npt.DTypeLike,
+    polishing: int = 0,
 ) -> tuple[QuantizedMatrix, Index]:
-    """Quantize `weight` `[N, K]`; return its codes and which inputs it repeats as outliers.
+    """Quantize `weight` `[N, K]`; return its codes and the inputs that it repeats as residual-coded channels.
+
+    The codes are the same for any number of threads, and those of a row whichever rows are beside it.
 
     Args:
         weight: float weights.
-        gram: Hessian of the inputs `[K, K]`; None where nothing is known of them.
+        hessian: of the inputs `[K, K]`, shared by the matrices that read the same; None where nothing is known of them.
         choice: how it is stored.
-        method: "rtn", "search" or "gptq", of which the last needs `gram` (and falls back to "search" without).
+        method: one of `METHODS`.
         kind: the float type that scales are stored in where they are not 8-bit multiples of a step.
         polishing: rounds of refinement after GPTQ.
     """
-    scheme = choice.scheme
-    stored = plan_scales(weight, scheme, kind)
-    if method == "rtn":
-        return round_to_nearest(weight, scheme, stored), NO_OUTLIERS
-    if hessian is None:
-        return search_matrix(weight, np.ones(weight.shape[1], np.float32), scheme, stored), NO_OUTLIERS
-    importance, index = damp(hessian).diagonal().astype(np.float32), NO_OUTLIERS
-    if method == "search":
-        return search_matrix(weight, importance, scheme, stored), index
-    if choice.outliers:
-        wide = extend(weight, hessian, importance, choice)
-        weight, hessian, importance, index = wide.weight, wide.hessian, wide.importance, wide.index
+    stored = plan_scales(weight, choice.scheme, kind)
+    known = hessian if isinstance(hessian, Hessian) or hessian is None else Hessian(hessian)
+    importance, index = np.ones(weight.shape[1], np.float32) if known is None else known.importance, NO_OUTLIERS
+    if METHODS[method].needs_text and known is not None and choice.outliers:
+        wide = extend(weight, known.values, importance, choice)
+        weight, known, importance, index = wide.weight, Hessian(wide.hessian), wide.importance, wide.index
+    inputs = InputStatistics(known, importance, polishing)
+    quantize_rows = import_module(f".{METHODS[method].module}", __package__).quantize_rows
 
-    def careful(part: slice) -> QuantizedMatrix:
-        own = rows_of(stored, part)
-        matrix = gptq(weight[part], hessian, scheme, own, importance)
-        return polish(matrix, weight[part], hessian, own, polishing) if polishing else matrix
+    def slice_of(part: slice) -> QuantizedMatrix:
+        matrix: QuantizedMatrix = quantize_rows(weight[part], choice.scheme, rows_of(stored, part), inputs)
+        return matrix
 
-    step = max(1, _WEIGHTS // weight.shape[1])
-    return join([careful(slice(start, start + step)) for start in range(0, len(weight), step)]), index
+    parts = (slice(start, start + _ROWS) for start in range(0, len(weight), _ROWS))
+    return join([*parallel_map(partial(slice_of, part) for part in parts)]), index

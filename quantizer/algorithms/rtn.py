@@ -6,10 +6,16 @@ import numpy as np
 import numpy.typing as npt
 
 from ..recipe import Scheme
+from ..scratch import scratch
 from ..storage.matrix import Codes, Floats, QuantizedMatrix
 from ..storage.scales import Steps, Stored, round_scales, rows_of
 
-_CHUNK = 1 << 20  # weights per step: temporaries stay small and in cache, whatever the matrix
+_CHUNK = 1 << 16  # weights per step: temporaries stay in cache, whatever the matrix
+
+
+def quantize_rows(weight: Floats, scheme: Scheme, stored: Stored, _inputs: object) -> QuantizedMatrix:
+    """`round_to_nearest`, which asks for nothing else."""
+    return round_to_nearest(weight, scheme, stored)
 
 
 def round_to_nearest(weight: Floats, scheme: Scheme, stored: Stored = np.float32) -> QuantizedMatrix:
@@ -47,11 +53,14 @@ def split_groups(weight: Floats, size: int) -> Floats:
     return weight.reshape(rows, groups, size)
 
 
-def encode(grouped: Floats, scale: Floats, zero: Codes, scheme: Scheme) -> Codes:
-    """Nearest codes of `grouped` `[N, groups, size]` under `scale` and `zero` `[N, groups]`."""
-    safe = np.where(scale == 0, np.float32(1), scale)
-    steps = np.rint(grouped / safe[..., None]) + zero[..., None]
-    return np.clip(steps, 0, scheme.levels).astype(np.uint8)
+def encode(grouped: Floats, scale: Floats, zero: Codes, scheme: Scheme) -> Floats:
+    """Nearest codes of `grouped` `[N, groups, size]` under `scale` and `zero` `[N, groups]`, as floats."""
+    codes: Floats = scratch("rtn codes", grouped.shape)
+    np.divide(grouped, np.where(scale == 0, np.float32(1), scale)[..., None], out=codes)
+    np.rint(codes, out=codes)
+    codes += zero.astype(np.float32)[..., None]
+    np.clip(codes, 0, scheme.levels, out=codes)
+    return codes
 
 
 def symmetric_levels(weights: Floats, bits: int = 4) -> tuple[float, npt.NDArray[np.int64]]:
@@ -66,15 +75,23 @@ def symmetric_levels(weights: Floats, bits: int = 4) -> tuple[float, npt.NDArray
 
 
 def _grid(grouped: Floats, scheme: Scheme, stored: Stored) -> tuple[Floats, Codes]:
-    low, high = grouped.min(axis=2), grouped.max(axis=2)
+    low, high = _by_halves(np.minimum, grouped), _by_halves(np.maximum, grouped)
     if scheme.symmetric:
-        largest = np.where(-low > high, low, high)
-        scale = _stored(largest / -scheme.middle, stored)
+        largest: Floats = np.where(-low > high, low, high)
+        scale = _stored(largest / np.float32(-scheme.middle), stored)
         return scale, np.full(scale.shape, scheme.middle, np.uint8)
     low, high = np.minimum(low, 0), np.maximum(high, 0)
-    scale = _stored((high - low) / scheme.levels, stored)
+    scale = _stored((high - low) / np.float32(scheme.levels), stored)
     zero = np.rint(-low / np.where(scale == 0, 1, scale))
     return scale, np.clip(zero, 0, scheme.levels).astype(np.uint8)
+
+
+def _by_halves(extreme: np.ufunc, grouped: Floats) -> Floats:
+    """The extreme of each group `[N, groups]`; thrice as fast as a reduction over so short an axis."""
+    while (size := grouped.shape[2]) > 1:
+        grouped = extreme(grouped[..., : size // 2], grouped[..., size // 2 :])
+    extremes: Floats = grouped[..., 0]
+    return extremes
 
 
 def _stored(scale: Floats, stored: Stored) -> Floats:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..algorithms.gptq import damp, inverse_factor
+from ..algorithms.factor import damp, inverse_factor
 from ..algorithms.registry import quantize_matrix
 from ..algorithms.residual_channels import effective
 from ..algorithms.rtn import lost_by_input

@@ -8,6 +8,7 @@ The gather by `logits_index` between the two is left out: it is what keeps one p
 """
 
 import re
+from collections import deque
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -186,10 +187,27 @@ def _stages(graph: ir.Graph) -> dict[ir.Node, int]:
 
 
 def _extract(graph: ir.Graph, inputs: Sequence[ir.Value], outputs: Sequence[ir.Value]) -> ir.Model:
+    types = {value.name: _type_of(value) for value in (*inputs, *outputs) if value.type is None}
     piece = ir.convenience.extract(graph, inputs=inputs, outputs=outputs)
     unread = [value for value in piece.inputs if not value.consumers() and value not in piece.outputs]
     for value in unread:  # caches of other layers
         piece.inputs.remove(value)
     for value in (*piece.inputs, *piece.outputs):
-        value.type = value.type or graph.outputs[0].type  # values inside a graph need no type, its ports do
+        value.type = value.type or types.get(value.name) or graph.outputs[0].type  # inside a graph none is needed
     return ir.Model(piece, ir_version=10)
+
+
+def _type_of(value: ir.Value) -> ir.TypeProtocol | None:
+    """The type of activations: that of the nearest floats which a value is computed from."""
+    waiting, seen = deque([value]), {value}
+    while waiting:
+        current = waiting.popleft()
+        if current.dtype is not None and current.dtype.is_floating_point():
+            return ir.TensorType(current.dtype)
+        producer = current.producer()
+        if producer is not None and producer.op_type == "Cast":
+            return ir.TensorType(ir.DataType(producer.attributes.get_int("to")))
+        found = [each for each in (producer.inputs if producer else ()) if each is not None and each not in seen]
+        seen.update(found)
+        waiting.extend(found)
+    return None

@@ -40,18 +40,20 @@ def compare(
 
     from ..calibration.data import text_to_measure
     from ..evaluation.compare import compare as measure
-    from ..evaluation.report import COLUMNS, cells, comparison_report
+    from ..evaluation.report import COLUMNS, cells, comparison_report, require_writable, write_report
     from ..summary import columns
 
     if (reference is None) != (text is None):
         raise QuantizationError("quality needs both --reference and --text; leave out both for size and speed only.")
+    if html:
+        require_writable(html)
     chosen = None
     if reference is not None and text is not None:
         chosen = text_to_measure(text, open_bundle(reference), tokens)
     with stopping_promptly(), show_progress("comparing") as progress:
         rows = measure(folders, reference, chosen, repeat, progress)
     if html:
-        html.write_text(comparison_report(rows), encoding="utf-8")
+        write_report(html, comparison_report(rows))
     if as_json:
         click.echo(json.dumps([asdict(row) for row in rows], indent=1))
         return

@@ -9,10 +9,8 @@ import click
 
 from runtime.cli.interrupt import stopping_promptly
 from runtime.cli.progress import progress as show_progress
-from runtime.errors import QuantizationError
 
 if TYPE_CHECKING:
-    from runtime.bundle.bundle import Bundle
     from runtime.bundle.manifest import Quality
 
     from ..evaluation.kl import Scores
@@ -53,13 +51,15 @@ def evaluate(
 
     from ..calibration.data import text_to_measure
     from ..evaluation.probes import compare_probes
-    from ..evaluation.quality import activation_rounding, as_quality, measure_scores
-    from ..evaluation.report import evaluation_report
+    from ..evaluation.quality import activation_rounding, as_quality, measure_scores, require_same_model
+    from ..evaluation.report import evaluation_report, require_writable, write_report
     from ..gate import parse_gate
 
     gate = parse_gate(fail_if) if fail_if else None
+    if html:
+        require_writable(html)
     ours, theirs = open_bundle(folder), open_bundle(reference)
-    _require_same_model(ours, theirs)
+    require_same_model(ours, theirs)
     chosen = text_to_measure(text, theirs, tokens, context)
     with stopping_promptly(), show_progress("evaluating") as progress:
         scores = measure_scores(ours, theirs, chosen, progress)
@@ -67,7 +67,7 @@ def evaluate(
         asked = compare_probes(folder, reference, _RECALL, progress) if abilities else []
     quality = as_quality(scores, chosen)
     if html:
-        html.write_text(evaluation_report(folder.name, ours.manifest, scores, text.name), encoding="utf-8")
+        write_report(html, evaluation_report(folder.name, ours.manifest, scores, text.name))
     if as_json:
         more = {"activation_rounding": asdict(rounding) if rounding else None, "abilities": [*map(asdict, asked)]}
         click.echo(json.dumps(asdict(scores) | more, indent=1))
@@ -75,13 +75,6 @@ def evaluate(
         _print_figures(quality, chosen.held_out.shape[1], rounding, asked)
     if gate:
         gate.check(quality)
-
-
-def _require_same_model(ours: "Bundle", theirs: "Bundle") -> None:
-    if ours.manifest.architecture.vocab_size != theirs.manifest.architecture.vocab_size:
-        raise QuantizationError(
-            f"{ours.folder} and {theirs.folder} have different vocabularies: they are not the same model."
-        )
 
 
 def _print_figures(quality: "Quality", context: int, rounding: "Scores | None", asked: "list[Probe]") -> None:

@@ -13,6 +13,8 @@ from runtime.cli.interrupt import stopping_promptly
 from runtime.cli.progress import progress as show_progress
 from runtime.errors import QuantizationError
 
+from ..algorithms.methods import METHODS
+
 if TYPE_CHECKING:
     from ..quantize import Result
     from ..recipe import Recipe
@@ -47,7 +49,7 @@ def _count_or_auto(_context: click.Context, _option: click.Parameter, text: str 
     callback=_count_or_auto,
     help="Inputs of each matrix that get a second code; auto: as many as pay, for at most 3 % of the bytes.",
 )
-@click.option("--method", type=click.Choice(["rtn", "search", "gptq"]), help="How codes are chosen.")
+@click.option("--method", type=click.Choice(list(METHODS)), help="How codes are chosen.")
 @click.option("--budget", type=float, metavar="BITS", help="Bits per weight over all parameters, spent by sensitivity.")
 @click.option("--kv", type=click.Choice(["int8", "int4"]), help="Store keys and values in 8 or 4 bits, too.")
 @click.option("--calibration", metavar="self|FILE", help="Text: .txt, .jsonl, or .npy of token ids.  [default: self]")

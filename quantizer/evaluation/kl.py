@@ -146,9 +146,15 @@ def _slices(count: int) -> Iterator[slice]:
 
 
 def with_log_softmax(model: ir.Model) -> ir.Model:
-    """The head with logits turned into log-probabilities."""
-    node = ir.node("LogSoftmax", [model.graph.outputs[0]], {"axis": -1}, name="log_probabilities")
-    node.outputs[0].name, node.outputs[0].type = "log_probabilities", model.graph.outputs[0].type
+    """The head with logits turned into log-probabilities, in float32 whatever type the logits have."""
+    logits = model.graph.outputs[0]
+    if logits.dtype != ir.DataType.FLOAT:
+        cast = ir.node("Cast", [logits], {"to": ir.DataType.FLOAT}, name="float_logits")
+        cast.outputs[0].name, cast.outputs[0].type = "float_logits", ir.TensorType(ir.DataType.FLOAT)
+        model.graph.append(cast)
+        logits = cast.outputs[0]
+    node = ir.node("LogSoftmax", [logits], {"axis": -1}, name="log_probabilities")
+    node.outputs[0].name, node.outputs[0].type = "log_probabilities", ir.TensorType(ir.DataType.FLOAT)
     model.graph.append(node)
     model.graph.outputs[0] = node.outputs[0]
     return model

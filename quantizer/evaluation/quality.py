@@ -2,6 +2,7 @@
 
 from runtime.bundle.bundle import Bundle
 from runtime.bundle.manifest import Quality
+from runtime.errors import QuantizationError
 from runtime.ort.session import onnxruntime
 
 from ..calibration.data import Text
@@ -38,6 +39,18 @@ def activation_rounding(bundle: Bundle, text: Text) -> Scores | None:
     if not rounding_nodes(prefill_graph(bundle)):
         return None
     return evaluate(Model(bundle), Model(bundle, float_activations=True), text.held_out[:_ROUNDING_CHUNKS])
+
+
+def require_same_model(bundle: Bundle, reference: Bundle) -> None:
+    """Two bundles whose next-token distributions can be compared.
+
+    Raises:
+        QuantizationError: their vocabularies differ.
+    """
+    if bundle.manifest.architecture.vocab_size != reference.manifest.architecture.vocab_size:
+        raise QuantizationError(
+            f"{bundle.folder} and {reference.folder} have different vocabularies: they are not the same model."
+        )
 
 
 def as_quality(scores: Scores, text: Text) -> Quality:

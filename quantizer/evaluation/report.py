@@ -1,9 +1,12 @@
 """The report as one HTML file that needs nothing else."""
 
+import os
 from collections.abc import Sequence
 from html import escape
+from pathlib import Path
 
 from runtime.bundle.manifest import Manifest
+from runtime.errors import QuantizationError
 
 from .compare import Row
 from .kl import Scores
@@ -61,6 +64,29 @@ def cells(row: Row) -> tuple[str, ...]:
         row.name, f"{row.nbytes / 2**20:.1f}", f"{row.bits_per_weight:.2f}", *quality,
         f"{row.prefill:.0f}", f"{row.decode:.1f}",
     )  # fmt: skip
+
+
+def require_writable(path: Path) -> None:
+    """Refuse a report that could not be written, before anything is computed.
+
+    Raises:
+        QuantizationError: its folder does not exist or cannot be written, or a folder is in its place.
+    """
+    folder = path.absolute().parent
+    if path.is_dir() or not os.access(path if path.exists() else folder, os.W_OK):
+        raise QuantizationError(f"{path}: cannot be written. Name a file in a folder that exists and is writable.")
+
+
+def write_report(path: Path, page: str) -> None:
+    """Write a report.
+
+    Raises:
+        QuantizationError: it cannot be written.
+    """
+    try:
+        path.write_text(page, encoding="utf-8")
+    except OSError as error:
+        raise QuantizationError(f"{path}: cannot be written ({error.strerror or error}).") from error
 
 
 def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

@@ -6,6 +6,7 @@
 """
 
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ import numpy.typing as npt
 from runtime.bundle.manifest import QuantizedTensor
 
 from ..algorithms.registry import NO_OUTLIERS
+from ..parallel import parallel_map
 from ..recipe import GROUP_SIZES, QuantConfig, Scheme
 from ..storage.matrix import Floats, QuantizedMatrix, join
 from ..storage.packing import pack
@@ -36,15 +38,16 @@ def experts_choice(site: QuantizableWeight, scheme: Scheme) -> QuantConfig:
 def quantize_stack(
     weights: Iterable[Floats], quantized: Callable[[int, Floats], QuantizedMatrix]
 ) -> tuple[list[QuantizedMatrix], float]:
-    """Quantize each matrix by number; return them with the relative error ‖W − Ŵ‖ / ‖W‖ of all together."""
-    done: list[QuantizedMatrix] = []
-    lost = whole = 0.0
-    for expert, weight in enumerate(weights):
-        done.append(quantized(expert, weight))
-        difference = weight - done[-1].dequantize()
-        lost += float(np.vdot(difference, difference))
-        whole += float(np.vdot(weight, weight))
-    return done, float(np.sqrt(lost / whole)) if whole else 0.0
+    """Quantize each matrix by number, several at a time; return them with the relative error ‖W − Ŵ‖ / ‖W‖ of all."""
+
+    def one(expert: int, weight: Floats) -> tuple[QuantizedMatrix, float, float]:
+        matrix = quantized(expert, weight)
+        difference = weight - matrix.dequantize()
+        return matrix, float(np.vdot(difference, difference)), float(np.vdot(weight, weight))
+
+    done = [*parallel_map(partial(one, expert, weight) for expert, weight in enumerate(weights))]
+    lost, whole = (sum(figures) for figures in zip(*(entry[1:] for entry in done), strict=True))
+    return [matrix for matrix, _, _ in done], float(np.sqrt(lost / whole)) if whole else 0.0
 
 
 def store_stack(

@@ -1,12 +1,14 @@
 """Quantized matrices on disk, so that a run that was killed does not quantize them again."""
 
+import json
+import math
 import shutil
-import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from ..algorithms.residual_channels import Index
 from ..recipe import QuantConfig, Scheme
@@ -32,7 +34,7 @@ class ResumeCache:
         """The matrix called `name`, stored by `choice` with scales in `kind`, from disk or else from `make`."""
         if self._folder is None:
             return make()
-        path, fingerprint = self._folder / f"{name}.npz", f"{self._fingerprint} {choice} {kind}"
+        path, fingerprint = self._folder / f"{name}.codes", f"{self._fingerprint} {choice} {kind}"
         found = _read(path, fingerprint, choice.scheme)
         if found is None:
             found = make()
@@ -47,25 +49,41 @@ class ResumeCache:
 
 
 def _write(path: Path, fingerprint: str, matrix: QuantizedMatrix, index: Index) -> None:
-    arrays = {"codes": matrix.codes, "scales": matrix.scales, "index": index, "fingerprint": np.array(fingerprint)}
+    """A line of JSON that says what follows, then the bytes of each array.
+
+    Not .npz: numpy reads its headers with `ast.literal_eval`, which fails now and then in threads of CPython 3.11
+    ("AST constructor recursion depth mismatch").
+    """
+    arrays: dict[str, npt.NDArray[Any]] = {"codes": matrix.codes, "scales": matrix.scales, "index": index}
     if matrix.zero_points is not None:
         arrays["zero_points"] = matrix.zero_points
     if matrix.steps is not None:
-        arrays |= {"steps": matrix.steps.values, "signed": np.array(matrix.steps.signed)}
+        arrays["steps"] = matrix.steps.values
+    described = [[name, array.dtype.str, array.shape] for name, array in arrays.items()]
+    head = {"fingerprint": fingerprint, "arrays": described, "signed": bool(matrix.steps and matrix.steps.signed)}
     temporary = path.with_suffix(".new")
     with temporary.open("wb") as file:
-        np.savez(file, **arrays)  # type: ignore[arg-type]  # its keywords are arrays, but for one that is not used
+        file.write(json.dumps(head).encode() + b"\n")
+        for array in arrays.values():
+            file.write(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
     temporary.replace(path)
 
 
 def _read(path: Path, fingerprint: str, scheme: Scheme) -> Made | None:
     """What `_write` wrote; None if there is nothing, or something else."""
     try:
-        with np.load(path, allow_pickle=False) as arrays:
-            if str(arrays["fingerprint"]) != fingerprint:
+        with path.open("rb") as file:
+            head = json.loads(file.readline())
+            if head["fingerprint"] != fingerprint:
                 return None
-            steps = Steps(arrays["steps"], bool(arrays["signed"])) if "steps" in arrays else None
-            zeros = arrays.get("zero_points")
-            return QuantizedMatrix(scheme, arrays["codes"], arrays["scales"], zeros, steps), arrays["index"]
-    except (OSError, ValueError, KeyError, zipfile.BadZipFile):
+            found = {name: _array(file.read, kind, shape) for name, kind, shape in head["arrays"]}
+        steps = Steps(found["steps"], head["signed"]) if "steps" in found else None
+        matrix = QuantizedMatrix(scheme, found["codes"], found["scales"], found.get("zero_points"), steps)
+        return matrix, found["index"]
+    except (OSError, ValueError, KeyError, TypeError):
         return None
+
+
+def _array(read: Callable[[int], bytes], kind: str, shape: list[int]) -> npt.NDArray[Any]:
+    dtype = np.dtype(kind)
+    return np.frombuffer(read(math.prod(shape) * dtype.itemsize), dtype).reshape(shape)

@@ -1,5 +1,6 @@
 """From a quantized matrix to checked bytes in weights.bin."""
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from ..algorithms.outlier_channels import Columns
 from ..algorithms.residual_channels import Index, effective
 from ..graph.graphs import WEIGHTS_NAME
 from ..graph.rewrite import StoredColumns, StoredMatrix
+from ..parallel import parallel_map
 from ..recipe import Scheme
 from .matrix import Floats, QuantizedMatrix
 from .packing import pack
@@ -99,13 +101,16 @@ def _store_columns(writer: WeightsWriter, module: str, columns: Columns, inputs:
 
 def relative_error(weight: Floats, matrix: QuantizedMatrix, index: Index) -> float:
     """‖W − Ŵ‖ / ‖W‖, by slices of rows."""
-    step = max(1, _CHUNK // weight.shape[1])
-    lost = whole = 0.0
-    for start in range(0, len(weight), step):
-        part = slice(start, start + step)
+
+    def squares(part: slice) -> tuple[float, float]:
         difference = weight[part] - effective(matrix.rows(part), index)
-        lost += float(np.vdot(difference, difference))
-        whole += float(np.vdot(weight[part], weight[part]))
+        return float(np.vdot(difference, difference)), float(np.vdot(weight[part], weight[part]))
+
+    step = max(1, _CHUNK // weight.shape[1])
+    parts = (slice(start, start + step) for start in range(0, len(weight), step))
+    lost = whole = 0.0
+    for part_lost, part_whole in parallel_map(partial(squares, part) for part in parts):
+        lost, whole = lost + part_lost, whole + part_whole
     return float(np.sqrt(lost / whole)) if whole else 0.0
 
 

@@ -65,7 +65,7 @@ class PlanLine:
 
 @dataclass(frozen=True)
 class Plan:
-    """The model as it is, first, and what other ways to store it would change."""
+    """The model as stored, then other ways to store it."""
 
     memory: int
     bandwidth: float

@@ -41,15 +41,15 @@ class CacheSaving:
 
     @property
     def ratio(self) -> float:
-        """How many times as fast the cache makes the next token."""
+        """Speed-up of the cache over a full forward pass."""
         return self.cached / self.uncached
 
 
 class Bench:
-    """Cases over one executor, whose rows it fills with random tokens.
+    """Cases over one executor, whose slots it fills with random tokens.
 
     Args:
-        executor: at least as many rows as the largest batch, at least `longest context + tokens` of capacity.
+        executor: at least as many slots as the largest batch, at least `longest context + tokens` of capacity.
         tokens: decode steps per measurement.
         seed: of the token ids.
     """
@@ -91,7 +91,7 @@ class Bench:
         ]
 
     def _fill(self, rows: int, lengths: Sequence[int]) -> None:
-        """Put the longest text into all rows; of layers' states, those behind each length are kept on the host."""
+        """Prefill the longest text into all slots; recurrent state after each length is kept on the host."""
         states, done = states_of(self._executor), 0
         for length in sorted(set(lengths) - {0}) if states else [max(lengths)]:
             self._executor.prefill(0, done, self._ids[done:length])
@@ -102,7 +102,7 @@ class Bench:
             self._executor.copy_slot(0, row, done)
 
     def _rewind(self, rows: int, length: int) -> None:
-        """Let the rows go on behind `length` tokens; keys and values need nothing for that."""
+        """Restore the recurrent state after `length` tokens; keys and values need no restoring."""
         states = states_of(self._executor)
         for row in range(rows if states and length else 0):
             assert states is not None
@@ -117,7 +117,7 @@ class Bench:
         return run
 
     def _decode(self, batch: int, context: int) -> Timer:
-        """Writes behind `context` again and again: what an earlier case left there was never part of the text."""
+        """Decode after `context` tokens; overwrites what earlier cases left there."""
 
         def run() -> float:
             ids = self._ids[:batch]

@@ -1,4 +1,4 @@
-"""What many users get from the engine at once: together, and each."""
+"""Load benchmark: throughput of many users together, and latency for each."""
 
 import queue
 import time
@@ -63,7 +63,7 @@ class Pace:
 
 @dataclass
 class _Asked:
-    """A request on its way: when it was made, and when each of its tokens came."""
+    """A request: when it was submitted, and when each of its tokens arrived."""
 
     user: int
     handle: RequestHandle | None = None
@@ -82,7 +82,7 @@ class _Asked:
 
 
 class LoadBench:
-    """Requests of random prompts, each different, so that nothing is found in a cache. All answers are streamed.
+    """Streamed requests with random prompts, all different, so that no cache can help.
 
     Args:
         llm: with at least one slot more than the highest concurrency, and nothing else to do.
@@ -124,7 +124,7 @@ class LoadBench:
         return Pace(readers, prompt, _percentile_95(idle), _percentile_95(busy), max(busy, default=0.0), took)
 
     def _begin(self, readers: int) -> list[_Asked]:
-        """Answers without end that have all begun, some tokens ago."""
+        """Start `readers` long answers and wait until each has produced some tokens."""
         reading = [self._ask(user, self._prompt, self._longest(self._prompt)) for user in range(readers)]
         _take(self._first, readers)
         _wait_for(reading, max(len(one.moments) for one in reading) + _FIRST_TOKENS)

@@ -22,7 +22,7 @@ import numpy.typing as npt
 from .pages import PAGE, reserve_pages
 
 Array = npt.NDArray[Any]
-_GROWTH_BUCKET = 256  # tokens
+GROWTH_BUCKET = 256  # tokens
 
 
 @dataclass(frozen=True)
@@ -195,7 +195,7 @@ class GrowingSlots(HostSlots):
         self._limit = limit
         self._capacity = 0
         self.arrays: list[Array] = []
-        self.reserve(min(_GROWTH_BUCKET, limit))
+        self.reserve(min(GROWTH_BUCKET, limit))
 
     @property
     def capacity(self) -> int:
@@ -237,4 +237,4 @@ def paged_capacity(tensors: Sequence[CacheTensor], capacity: int) -> int:
 def next_bucket(length: int, limit: int) -> int:
     """The capacity to grow to for `length` tokens: half as much again and whole buckets, never beyond `limit`."""
     wanted = length + length // 2
-    return max(length, min(limit, -(-wanted // _GROWTH_BUCKET) * _GROWTH_BUCKET))
+    return max(length, min(limit, -(-wanted // GROWTH_BUCKET) * GROWTH_BUCKET))

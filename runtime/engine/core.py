@@ -11,7 +11,7 @@ from ..cache.prefix_cache import PrefixCache
 from ..errors import ExecutionError, OnnxlmError
 from ..ort.runner_protocol import ModelRunner
 from ..sampling.logprobs import FloatArray
-from .decision import Decision, Move
+from .decision import NOTHING, Decision, Move
 from .decode import Decode
 from .draft_verify import DraftVerifier
 from .failures import execution_errors
@@ -147,6 +147,8 @@ class EngineCore:
 
     def _carry_out(self, decision: Decision) -> bool:
         """Carry out a decision; returns whether a move failed. A failed move fails the sequence that was to move."""
+        if decision is NOTHING:
+            return False
         failed = [move.sequence for move in decision.moves if not self._moved(move)]
         for slot, keep in decision.released:
             try:

@@ -30,6 +30,9 @@ class Decision:
     admitted: Sequence | None = None
 
 
+NOTHING = Decision()  # to be done
+
+
 @dataclass(frozen=True, slots=True)
 class Chunk:
     """Compute keys and values of `sequence.tokens[start:stop]` in its slot."""

@@ -3,6 +3,7 @@
 commands → one step (`core.py`) → wait when there is nothing to do
 """
 
+import atexit
 import logging
 import threading
 import time
@@ -19,12 +20,13 @@ from .prefill_policy import ChunkedPrefillPolicy
 from .scheduler import Scheduler
 from .waiting import Reservation, WaitingLimit
 
+_EXIT_SECONDS = 10.0  # for a step that is being computed when the interpreter ends
 _log = logging.getLogger("onnxlm.engine")
 
 
 @dataclass(frozen=True)
 class EngineStats:
-    """A look at the engine: what it does now, and what it did since it started.
+    """A snapshot of the engine: its current work, and counts since it started.
 
     `lost` is why the device computes nothing any more, or None.
     `failures_in_a_row` counts answers that failed since the last token was sampled.
@@ -52,7 +54,7 @@ class Engine:
     Args:
         executor: computes steps; closed with the engine.
         scheduler: decides what runs.
-        queue: what may wait.
+        queue: how much may wait.
         policy: sizes of prefill chunks.
         prefixes: keys and values of earlier prompts, or None.
         clock: seconds, monotonic.
@@ -104,7 +106,7 @@ class Engine:
             self._wake.notify_all()
 
     def cancel(self, answer: RequestState, reason: str = "cancelled") -> None:
-        """End an answer soon, wherever it is; does nothing if it has ended."""
+        """End an answer soon, whatever its stage; does nothing if it has ended."""
         with self._wake:
             self._commands.append(_call(self.core.cancel, answer, reason))
             self._wake.notify_all()
@@ -128,7 +130,7 @@ class Engine:
             return self._drained
 
     def stats(self) -> EngineStats:
-        """Figures of this moment; a count may be one step old."""
+        """A snapshot; a count may be one step old."""
         core, scheduler = self.core, self.core.scheduler
         return EngineStats(
             running=len(scheduler.running) + len(scheduler.prefilling),
@@ -147,7 +149,8 @@ class Engine:
         )
 
     def start(self) -> None:
-        """Run the loop in a thread of its own."""
+        """Run the loop in a thread of its own, until `close` or the interpreter's end."""
+        atexit.register(self._stop_at_exit)
         self._thread = threading.Thread(target=self._loop, name="onnxlm-engine", daemon=True)
         self._thread.start()
 
@@ -159,13 +162,23 @@ class Engine:
             self._wake.notify_all()
         if already:
             return
+        atexit.unregister(self._stop_at_exit)
         self._interrupt()
         if self._thread is not None:
             self._thread.join()
         self.core.executor.close()
 
+    def _stop_at_exit(self) -> None:
+        """Let the thread leave its run: the interpreter's end would abort the process from inside one."""
+        with self._wake:
+            self._stopping = True
+            self._wake.notify_all()
+        self._interrupt()
+        if self._thread is not None:
+            self._thread.join(_EXIT_SECONDS)
+
     def run_once(self) -> bool:
-        """Take the commands and do one iteration, for callers without a thread; says whether a step was run."""
+        """Take the commands and run one iteration; returns whether it computed anything."""
         self._heartbeat = self.core.clock()
         while self._commands:
             self._commands.popleft()()

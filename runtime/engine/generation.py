@@ -87,23 +87,18 @@ class RequestState:
         self.sampler = sampler
         self.params = params
         self.index = index
-        self._listener: Listener | None = None
+        self.listener: Listener | None = None
         self.timings = Timings(submitted=sequence.arrival)
         self.prompt_logprobs: list[TokenLogprob | None] | None = [None] if sequence.scored else None
         self.lookup = lookup
         self.error: Exception | None = None
         self._detokenizer = detokenizer
-        self._stops = StopStrings(tuple(params.stop))
+        self._stops = StopStrings(tuple(params.stop)) if params.stop else None
         self._stop_ids = stop_ids
 
     def listen(self, listener: "Listener") -> None:
         """Call `listener` from the engine's thread with this answer and every delta; it must not block."""
-        self._listener = listener
-
-    def emit(self, delta: OutputDelta) -> None:
-        """Hand a delta to the listener."""
-        if self._listener is not None:
-            self._listener(self, delta)
+        self.listener = listener
 
     def take(self, logits: FloatArray) -> tuple[OutputDelta, str | None]:
         """Sample from logits [vocab] and append the token.
@@ -130,16 +125,17 @@ class RequestState:
 
     def rest(self) -> str:
         """Return the text that is still held back, when something other than a stop string ends the answer."""
-        found = self._stops.push(self._detokenizer.flush()) if self._stops_apply else None
-        if found is not None:
-            return found.text if found.stop else found.text + self._stops.flush()
-        return self._detokenizer.flush()
+        rest = self._detokenizer.flush()
+        if self._stops is None or not self._stops_apply:
+            return rest
+        found = self._stops.push(rest)
+        return found.text if found.stop else found.text + self._stops.flush()
 
     def _read(self, token_id: int) -> tuple[str, str | None]:
         if token_id in self._stop_ids and self._stops_apply:
             return self.rest(), "stop"
         text = self._detokenizer.push(token_id)
-        if self._stops_apply:
+        if self._stops is not None and self._stops_apply:
             found = self._stops.push(text)
             if found.stop is not None:
                 return found.text, "stop"

@@ -1,4 +1,4 @@
-"""RequestHandle: answers on their way from the engine's thread to whoever asked, blocking or in an event loop."""
+"""RequestHandle: submits answers, iterates over their deltas (blocking or async), and cancels them."""
 
 import queue
 import time
@@ -41,8 +41,8 @@ class RequestHandle:
     Args:
         engine: runs the answers.
         answers: one per choice.
-        streamed: somebody reads along. Prompts of others are then computed in small chunks between these tokens, and
-            an event loop is woken for every piece; otherwise only where an answer ends.
+        streamed: somebody reads while the answers grow. Other prompts are then computed in chunks between these tokens,
+            and the event loop is woken for every piece; otherwise only when an answer ends.
         readers: one per choice, each takes the choice's deltas in turn and returns them as they are read; or none.
         observer: called from the engine's thread with every piece; must not block.
         reservation: room in the queue that was kept for these answers.
@@ -88,7 +88,7 @@ class RequestHandle:
         return self._taken(await self._inbox.get_async(timeout)) if self._open else None
 
     def deltas(self) -> list[OutputDelta]:
-        """Wait for the ends, and return what was not read yet; an answer that failed has its error in `answers`."""
+        """Wait for all answers to end, and return the unread deltas; a failed answer has its error in `answers`."""
         found = []
         while (piece := self.next_piece()) is not None:
             found.append(piece.delta)
@@ -165,7 +165,7 @@ class RequestHandle:
 
 
 class _Inbox:
-    """Pieces between the engine's thread, which puts, and one reader. It holds no handle, so that can be dropped."""
+    """Passes pieces from the engine's thread to one reader. It holds no handle, so that a handle can be dropped."""
 
     def __init__(self, streamed: bool, observer: Observer | None) -> None:
         self._streamed = streamed

@@ -61,7 +61,7 @@ class OpenRequests:
 
     def sample(self, sequence: Sequence, logits: FloatArray) -> bool:
         """Sample the next token from logits [vocab] and tell the listener; False if that failed the answer."""
-        answer = self[sequence]
+        answer = self.answers[sequence.id]
         try:
             delta, reason = answer.take(logits)
         except Exception as error:  # noqa: BLE001  # one request's fault must not become its neighbours'
@@ -96,7 +96,9 @@ class OpenRequests:
         self._tell(answer, OutputDelta(last.index, last.text, last.token_ids, last.logprobs, reason))
 
     def _tell(self, answer: RequestState, delta: OutputDelta) -> None:
+        if answer.listener is None:
+            return
         try:
-            answer.emit(delta)
+            answer.listener(answer, delta)
         except Exception:  # noqa: BLE001  # a listener's fault, such as a closed event loop
             _log.exception("a listener of request %d failed", answer.sequence.id)

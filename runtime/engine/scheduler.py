@@ -11,7 +11,7 @@ order. Slots of finished sequences stay cached until they are needed.
 The scheduler changes no memory itself: each call returns a Decision, and the engine carries it out.
 """
 
-from collections.abc import Iterable
+from collections.abc import Sequence as List
 
 from ..cache.blocks import BlockPool
 from ..cache.slots import CachedSlots
@@ -19,7 +19,7 @@ from ..errors import PromptTooLongError
 from ..ort.runner_protocol import MIN_CHUNK
 from . import chunks
 from .block_budget import MAX_PREEMPTIONS, BlockBudget
-from .decision import Chunk, Decision, Move
+from .decision import NOTHING, Chunk, Decision, Move
 from .limits import Limits
 from .request import Sequence, Status
 from .shared_prefix import SharedPrefixes
@@ -96,11 +96,11 @@ class Scheduler:
         slot = self.prefilling[-1].slot + 1 if self.prefilling else len(self.running)
         crowded = self.prefilling and not chunks.fit(self.prefilling, size, MIN_CHUNK)
         if not self.waiting or slot >= self.limits.slots or crowded:
-            return Decision()
+            return NOTHING
         sequence = self.waiting.first
         source, shared = self.prefixes.longest(sequence, self.running)
         if self.prefilling and not chunks.fits_beside(sequence, shared, self.prefilling, size):
-            return Decision()
+            return NOTHING
         in_place = source == slot if self.prefilling else self.cached.worth_taking(source, shared, slot)
         if in_place:
             self.cached.drop(source)
@@ -116,6 +116,8 @@ class Scheduler:
         """Reserve memory for the next token of every running sequence, preempting the newest ones if it is short."""
         moves: list[Move] = []
         for sequence in list(self.running):
+            if sequence.num_computed < (sequence.blocks - self.pool.row_blocks) * self.pool.block_tokens:
+                continue  # most steps: there is room in its last block
             while sequence.status is Status.RUNNING and not self.pay_ahead(sequence, 0):
                 moves += self._preempt()
         return self._decided(moves)
@@ -160,11 +162,11 @@ class Scheduler:
 
     # Inside
 
-    def _decided(self, moves: Iterable[Move] = (), admitted: Sequence | None = None) -> Decision:
+    def _decided(self, moves: List[Move] = (), admitted: Sequence | None = None) -> Decision:
         """A decision that also frees every slot released since the last one."""
+        if not self.cached.released:
+            return Decision(tuple(moves), (), admitted) if moves or admitted else NOTHING
         slots, self.cached.released = set(self.cached.released), []
-        if not slots:
-            return Decision(tuple(moves), (), admitted)
         live = {s.slot: s.num_computed for s in (*self.running, *self.prefilling)}
         released = ((slot, live.get(slot, 0)) for slot in sorted(slots) if slot not in self.cached)
         return Decision(tuple(moves), tuple(released), admitted)

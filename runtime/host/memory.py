@@ -13,15 +13,6 @@ def available_memory() -> int:
     return min(_system_available(), _cgroup_available())
 
 
-def resident_memory() -> int:
-    """Bytes of this process that are in RAM now; 0 where the system does not say."""
-    try:
-        pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
-    except OSError:
-        return 0
-    return pages * os.sysconf("SC_PAGE_SIZE")
-
-
 def peak_memory() -> int:
     """Most bytes of RAM that this process has held since it was started."""
     try:

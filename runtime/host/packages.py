@@ -22,7 +22,7 @@ class Package:
 
     @property
     def usable(self) -> bool:
-        """Installed, and not too old."""
+        """Whether it is installed and recent enough."""
         return self.installed is not None and (
             self.minimum is None or _numbers(self.installed) >= _numbers(self.minimum)
         )

@@ -20,10 +20,11 @@ def missing_for_cuda(onnxruntime: Any) -> str | None:
             f"the installed onnxruntime {onnxruntime.__version__} is the CPU-only wheel. "
             "Replace it: pip uninstall onnxruntime, then pip install 'onnxlm[gpu]'."
         )
-    return _missing_driver() or _missing_library(onnxruntime)
+    return missing_driver() or missing_library(onnxruntime)
 
 
-def _missing_driver() -> str | None:
+def missing_driver() -> str | None:
+    """What is wrong with the NVIDIA driver, or None."""
     try:
         driver = ctypes.CDLL(_DRIVER)
     except OSError:
@@ -35,7 +36,8 @@ def _missing_driver() -> str | None:
     return None if count.value else "the NVIDIA driver sees no GPU (check CUDA_VISIBLE_DEVICES)."
 
 
-def _missing_library(onnxruntime: Any) -> str | None:
+def missing_library(onnxruntime: Any) -> str | None:
+    """The first library that the CUDA provider needs and the loader does not find, with the remedy, or None."""
     with contextlib.suppress(Exception):  # it prints and raises for reasons that the loader names better, below
         onnxruntime.preload_dlls()
     folder = Path(onnxruntime.__file__).parent / "capi"

@@ -10,13 +10,13 @@ from ..bundle.bundle import Bundle
 from ..bundle.kv_layout import STATE_COPIES
 from ..cache.host import Array
 from ..cache.recurrent import RecurrentStateCache
-from ..errors import ExecutionError
 from .batch_invariance import invariant_splits
 from .binding import BindingKey, FloatArray, IntArray
 from .graph import BoundStep, GraphSession, Interruptible
 from .memory import allocate, closing_on_error, open_device, zeros_of
-from .runner_protocol import MAX_REWIND, MAX_SCORED
+from .runner_protocol import MAX_SCORED
 from .session import ProviderName
+from .steps import BoundSteps
 
 
 class OnnxExecutor:
@@ -60,21 +60,19 @@ class OnnxExecutor:
         device = open_device(provider)
         with closing_on_error(device):
             graphs, stream = manifest.graphs, None if device is None else device.stream
-            self._prefill = GraphSession(bundle.folder, graphs.prefill, provider, threads, stream, graph, profile)
+            prefill = GraphSession(bundle.folder, graphs.prefill, provider, threads, stream, graph, profile)
             decode = GraphSession(bundle.folder, graphs.decode, provider, threads, stream) if two_sessions else None
-            self._decode = decode or self._prefill
             self._memory = allocate(manifest, slots, context, device, kv_memory)
             self._new_logits = functools.partial(zeros_of, self._memory.transfers, manifest)
-            self._logits = self._new_logits(slots)
+            logits = self._new_logits(slots)
         self.memory, self.capacity = self._memory.slots, self._memory.capacity
         self.state_bytes = STATE_COPIES * manifest.state_bytes
         self.states = RecurrentStateCache(self._memory.states, slots)
         self.can_give_all_logits = True
-        self.can_batch_prefill = self._prefill.has_counts and not manifest.state_bytes
+        self.can_batch_prefill = prefill.has_counts and not manifest.state_bytes
         self._scores: FloatArray | None = None
         self._firsts: FloatArray | None = None  # logits of prefill_batch
-        self._bindings: dict[tuple[str, BindingKey], BoundStep] = {}
-        self._generation = self.memory.generation
+        self._steps = BoundSteps(prefill, decode or prefill, self._memory, logits, windowed=self._windowed)
         self._interruptible = Interruptible()
 
     @property
@@ -85,7 +83,7 @@ class OnnxExecutor:
 
     def end_profile(self) -> Path:
         """Stop the profile and return its file, JSON of ONNX Runtime's; only where one was asked for."""
-        return Path(self._prefill.session.end_profiling())
+        return Path(self._steps.prefill.session.end_profiling())
 
     def prefill(self, slot: int, past: int, ids: IntArray) -> FloatArray:
         """Put `ids` [n] at positions `past …` of the slot; returns the logits [vocab] after the last of them."""
@@ -118,43 +116,41 @@ class OnnxExecutor:
         if max(pasts) + max(ends) > self.capacity:  # padding has no room: one by one
             ends = [0] * len(chunks)
         else:
-            self._prefill_heads(first, pasts, [chunk[:end] for chunk, end in zip(chunks, ends, strict=True)], logits)
+            heads = [chunk[:end] for chunk, end in zip(chunks, ends, strict=True)]
+            self._steps.reserve(max(pasts) + max(ends))
+            step = BoundStep(self._steps.prefill, self._memory, BindingKey(first, len(chunks)), logits)
+            step.set_chunks(np.array(pasts), heads)
+            step.run(None)
+            for index, (past, end) in enumerate(zip(pasts, ends, strict=True)):
+                self._steps.evict_window(first + index, past, past + end)
         for index, (past, chunk, end) in enumerate(zip(pasts, chunks, ends, strict=True)):
             if end < len(chunk):
                 logits[index] = self.prefill(first + index, past + end, chunk[end:])
         return logits
 
-    def _prefill_heads(self, first: int, pasts: Sequence[int], chunks: Sequence[IntArray], logits: FloatArray) -> None:
-        self._reserve(max(pasts) + max(map(len, chunks)))
-        step = BoundStep(self._prefill, self._memory, BindingKey(first, len(chunks)), logits)
-        step.set_chunks(np.array(pasts), chunks)
-        step.run(None)
-        for index, (past, chunk) in enumerate(zip(pasts, chunks, strict=True)):
-            self._evict_window(first + index, past, past + len(chunk))
-
     def _prefill_piece(
         self, role: str, slot: int, past: int, ids: IntArray, *, intermediate: bool = False
     ) -> FloatArray:
         with self.states.advance(slot, [past], [len(ids)], intermediate=intermediate) as state_slots:
-            step = self._step(role, BindingKey(slot, 1, *state_slots), past + len(ids))
+            step = self._steps.get(role, BindingKey(slot, 1, *state_slots), past + len(ids))
             step.set_lengths(past + len(ids))
             step.set_ids(np.ascontiguousarray(ids, np.int64)[None])
             with self._interruptible as options:
                 step.run(options)
-        self._evict_window(slot, past, past + len(ids))
+        self._steps.evict_window(slot, past, past + len(ids))
         return step.logits
 
     def decode(self, ids: IntArray, lengths: IntArray) -> FloatArray:
         """Put `ids[r]` at position `lengths[r]` of each slot r = 0 … n-1; returns logits [n, vocab]."""
         longest, pasts = int(lengths.max()) + 1, lengths.tolist()
         with self.states.advance(0, pasts, [1] * len(pasts)) as state_slots:
-            step = self._step("decode", BindingKey(0, len(ids), *state_slots), longest)
+            step = self._steps.get("decode", BindingKey(0, len(ids), *state_slots), longest)
             step.set_lengths(longest, lengths)
             step.inputs["input_ids"][:, 0] = ids
             step.run(None)
         if self._windowed:
             for slot, length in enumerate(pasts):
-                self._evict_window(slot, length, length + 1)
+                self._steps.evict_window(slot, length, length + 1)
         return step.logits
 
     def all_logits(self, slot: int, past: int, ids: IntArray) -> FloatArray:
@@ -167,12 +163,12 @@ class OnnxExecutor:
         for stop in invariant_splits(len(ids), self._query_blocks):
             intermediate = stop < len(ids)
             with self.states.advance(slot, [past + start], [stop - start], intermediate=intermediate) as state_slots:
-                step = self._step("all_logits", BindingKey(slot, 1, *state_slots), past + stop)
+                step = self._steps.get("all_logits", BindingKey(slot, 1, *state_slots), past + stop)
                 step.set_lengths(past + stop)
                 step.set_ids(np.ascontiguousarray(ids[start:stop], np.int64)[None])
                 step.want_all(self._scores[start:stop])
                 step.run(None)
-            self._evict_window(slot, past + start, past + stop)
+            self._steps.evict_window(slot, past + start, past + stop)
             start = stop
         return self._scores[: len(ids)]
 
@@ -212,30 +208,4 @@ class OnnxExecutor:
 
     def close(self) -> None:
         """Release sessions and memory; the executor cannot be used afterwards."""
-        self._bindings.clear()
-        del self._prefill, self._decode
-        self._memory.close()
-
-    def _evict_window(self, slot: int, before: int, after: int) -> None:
-        if self._windowed:  # what a rejected draft may still need is kept
-            self.memory.evict_window(slot, max(0, before - MAX_REWIND), max(0, after - MAX_REWIND))
-
-    def _step(self, role: str, span: BindingKey, length: int) -> BoundStep:
-        """The bound step of one prefill slot, or of one decode batch size, able to hold `length` tokens."""
-        self._reserve(length)
-        key = (role, span)
-        if key not in self._bindings:
-            loaded = self._decode if role == "decode" else self._prefill
-            logits = self._logits[: span.slots]
-            self._bindings[key] = BoundStep(loaded, self._memory, span, logits)
-            if role == "prefill_without_logits":
-                self._bindings[key].want_all(self._logits[:0])
-        return self._bindings[key]
-
-    def _reserve(self, length: int) -> None:
-        if length > self.capacity:
-            raise ExecutionError(f"A step would need {length} tokens in one slot, and a slot holds {self.capacity}.")
-        self.memory.reserve(length)
-        if self._generation != self.memory.generation:  # the cache moved: every binding points into freed memory
-            self._bindings.clear()
-            self._generation = self.memory.generation
+        self._steps.close()

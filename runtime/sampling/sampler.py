@@ -22,7 +22,7 @@ _SEED_BITS = 53  # an answer reports its seed in JSON, whose readers may hold in
 
 
 class TokenConstraint(Protocol):
-    """What may come next, decided token by token; structured output implements it."""
+    """Restricts each next token; structured output implements it."""
 
     def allowed(self) -> npt.NDArray[np.bool_] | None:
         """[vocab]: True where the token may come next; None where every token may."""
@@ -154,13 +154,13 @@ class Penalties:
         scores[used] -= self._presence + self._frequency * self._counts[used]
 
     def count(self, token_id: int) -> None:
-        """One more token of the output."""
+        """Count one more token of the output."""
         self._seen[token_id] = True
         self._counts[token_id] += 1
 
 
 def cut_off(weights: npt.NDArray[np.float32], top_k: int, top_p: float, min_p: float) -> float:
-    """The smallest weight that survives top-k, then top-p among those, then min-p.
+    """The smallest weight that survives top-k, then top-p among those, then min-p. Ties with the k-th survive top-k.
 
     Args:
         weights: [vocab], proportional to the probabilities, the largest being 1.

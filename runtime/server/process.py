@@ -36,7 +36,7 @@ class DrainingServer(uvicorn.Server):
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Listen, and say where."""
-        _spare_the_collector()
+        spare_the_collector()
         await super().startup(sockets)
         host, port = self.servers[0].sockets[0].getsockname()[:2]
         shown = f"[{host}]" if ":" in host else host
@@ -93,7 +93,7 @@ def run_server(app: Starlette, host: str, port: int) -> None:
         raise DeviceLostError(lost)
 
 
-def _spare_the_collector() -> None:
+def spare_the_collector() -> None:
     """What exists before the first request stays until the end: looking it through took up to 0.3 s of one /health."""
     gc.collect()
     gc.freeze()

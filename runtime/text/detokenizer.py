@@ -1,4 +1,4 @@
-"""Token ids to text one by one, holding back what may still become another character."""
+"""Incremental detokenization: ids become text one by one; unfinished characters are held back."""
 
 from collections.abc import Collection
 
@@ -11,7 +11,7 @@ _KEPT = 8  # tokens kept as context: more than any unfinished character
 
 
 class Detokenizer:
-    """Turn ids into text one by one, holding back what may still become another character.
+    """Turns ids into text one by one, holding back unfinished characters.
 
     The pieces and `flush()`, joined, are the text of all ids decoded together.
 
@@ -27,7 +27,7 @@ class Detokenizer:
         self._shown = ""
 
     def push(self, token_id: int) -> str:
-        """The text that this token completes; often its own, sometimes "", sometimes that of tokens before."""
+        """Return the text that this token completes: often its own, sometimes "", sometimes that of earlier tokens."""
         if token_id in self._hidden:
             return ""
         self._ids.append(token_id)
@@ -43,7 +43,7 @@ class Detokenizer:
         return new
 
     def flush(self) -> str:
-        """The rest, at the end: unfinished characters as U+FFFD. Afterwards it is as new."""
+        """Return the rest, unfinished characters as U+FFFD, and start afresh."""
         rest = self._decode(self._ids)[len(self._shown) :]
         self._ids, self._shown = [], ""
         return rest

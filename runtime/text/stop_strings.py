@@ -24,7 +24,7 @@ class StopStrings:
         self._held = ""
 
     def push(self, text: str) -> Stopped:
-        """Take the next piece. After a stop was found, what follows it is gone and nothing is held."""
+        """Take the next piece. Text after a stop string is dropped, and nothing is held back then."""
         text = self._held + text
         self._held = ""
         found = [(start + len(stop), start, stop) for stop in self._stops if (start := text.find(stop)) >= 0]
@@ -36,12 +36,12 @@ class StopStrings:
         return Stopped(text[: len(text) - held])
 
     def flush(self) -> str:
-        """The text still held back, when the answer ended for another reason."""
+        """Return the text still held back, when the answer ends for another reason."""
         held, self._held = self._held, ""
         return held
 
 
 def overlap(text: str, stop: str) -> int:
-    """Length of the longest end of `text` that is a proper beginning of `stop`."""
+    """Length of the longest suffix of `text` that is a proper prefix of `stop`."""
     longest = min(len(stop) - 1, len(text))
     return next((size for size in range(longest, 0, -1) if text.endswith(stop[:size])), 0)

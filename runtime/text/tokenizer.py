@@ -42,8 +42,8 @@ class Tokenizer:
         self.vocab_size: int = self._tokenizer.get_vocab_size(with_added_tokens=True)
 
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
-        """Token ids of a text; with `add_special_tokens` begun and ended as the model expects (a rendered chat has
-        its special tokens already).
+        """Token ids of a text. `add_special_tokens` adds those that the model expects at its ends; a rendered chat has
+        them already.
 
         Raises:
             RequestError: not a string, or one with half of a surrogate pair.
@@ -64,7 +64,7 @@ class Tokenizer:
         Raises:
             RequestError: an id is not one of a token.
         """
-        kept = [i for i in ids if not (skip_special and i in self.special)]
+        kept = [i for i in ids if i not in self.special] if skip_special else list(ids)
         try:
             if len(kept) <= _SHORT:
                 text: str = self._tokenizer.decode(kept, skip_special_tokens=False)
@@ -79,7 +79,7 @@ class Tokenizer:
         return self._tokenizer.id_to_token(token_id) or ""
 
     def is_added(self, token_id: int) -> bool:
-        """Whether this token stands beside the vocabulary of ordinary text, special or not."""
+        """Whether this token was added to the vocabulary of ordinary text, special or not."""
         return token_id in self._added
 
     def to_json(self) -> str:

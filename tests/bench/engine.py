@@ -6,6 +6,7 @@ Ratios of interleaved runs in one process; a table of figures, and JSON with --j
 import argparse
 import gc
 import json
+import os
 import random
 import statistics
 import time
@@ -19,13 +20,17 @@ from runtime import LLM, EngineOptions, SamplingParams
 from runtime.batch import Batch
 from runtime.bench.load import LoadBench
 from runtime.bundle.bundle import open_bundle
-from runtime.host.memory import resident_memory
 from runtime.ort.executor import OnnxExecutor
 
 Figures = dict[str, float]
 TEXT = """The harbour master wrote the arrivals of the day into the book: the ship from the north with timber, the ship
 from the south with salt and oil, two boats of the fishermen, and late in the evening a small vessel without a flag.
 """
+
+
+def resident_memory() -> int:
+    """Bytes of this process that are in RAM now."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
 @contextmanager

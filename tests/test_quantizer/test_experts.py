@@ -7,6 +7,7 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 
+from quantizer.algorithms.hessian import Hessian
 from quantizer.algorithms.polish import loss
 from quantizer.algorithms.registry import quantize_matrix
 from quantizer.calibration.data import split
@@ -128,9 +129,7 @@ def test_gptq_loses_less_by_each_expert_s_own_tokens(source, tmp_path):
                 quantize_matrix(weight, g, experts_choice(site, Scheme(4)), "gptq", np.float16)[0]
                 for g in (hessian, None)
             ]
-            lost += [
-                loss(way, weight, np.eye(site.inputs, dtype=np.float32) if hessian is None else hessian) for way in ways
-            ]
+            lost += [loss(way, weight, Hessian(np.eye(site.inputs) if hessian is None else hessian)) for way in ways]
         assert lost[0] < 0.97 * lost[1]
 
 

@@ -5,12 +5,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from quantizer.algorithms.gptq import damp, gptq, inverse_factor
+from quantizer.algorithms.array_module import array_module
+from quantizer.algorithms.factor import damp, inverse_factor, upper_factor
+from quantizer.algorithms.gptq import gptq
 from quantizer.algorithms.grid_search import search_matrix
+from quantizer.algorithms.hessian import Hessian
 from quantizer.algorithms.polish import loss, polish
+from quantizer.algorithms.registry import quantize_matrix
 from quantizer.algorithms.rtn import round_to_nearest
-from quantizer.recipe import Scheme
-from quantizer.storage.matrix import QuantizedMatrix
+from quantizer.recipe import QuantConfig, Scheme
 
 SCHEMES = [Scheme(4, 32), Scheme(4, 32, symmetric=True), Scheme(4, 64), Scheme(8, 64)]
 
@@ -20,7 +23,7 @@ def layer(inputs=96, outputs=48, seed=0):
     rng = np.random.default_rng(seed)
     mixing = rng.standard_normal((inputs, inputs)) * np.geomspace(1, 0.02, inputs)
     x = rng.standard_normal((8 * inputs, inputs)) @ mixing.T
-    return rng.standard_normal((outputs, inputs)).astype(np.float32), (x.T @ x / len(x)).astype(np.float32)
+    return rng.standard_normal((outputs, inputs)).astype(np.float32), Hessian(x.T @ x / len(x))
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)
@@ -34,7 +37,7 @@ def test_gptq_halves_the_error(scheme):
 @pytest.mark.parametrize("scheme", SCHEMES)
 def test_search_beats_round_to_nearest(scheme):
     weight, hessian = layer()
-    importance = hessian.diagonal()
+    importance = hessian.values.diagonal()
     searched = search_matrix(weight, importance, scheme, np.float16).dequantize() - weight
     plain = round_to_nearest(weight, scheme).dequantize() - weight
     assert (np.square(searched) @ importance).sum() < 0.99 * (np.square(plain) @ importance).sum()
@@ -43,9 +46,8 @@ def test_search_beats_round_to_nearest(scheme):
 def test_without_correlation_gptq_is_the_search():
     """Nothing can make up for anything under a diagonal Hessian."""
     weight, hessian = layer()
-    diagonal = np.diag(hessian.diagonal())
-    importance = damp(diagonal).diagonal().astype(np.float32)
-    expected = search_matrix(weight, importance, Scheme(4), np.float16)
+    diagonal = Hessian(np.diag(hessian.values.diagonal()))
+    expected = search_matrix(weight, diagonal.importance, Scheme(4), np.float16)
     assert np.array_equal(gptq(weight, diagonal, Scheme(4), np.float16).codes, expected.codes)
 
 
@@ -58,11 +60,63 @@ def test_polish_never_loses(scheme):
     assert np.array_equal(after.scales, after.scales.astype(np.float16).astype(np.float32))
 
 
-def test_inverse_factor():
-    _, hessian = layer(inputs=150)
-    factor = inverse_factor(damp(hessian))
-    assert np.array_equal(factor, np.triu(factor))
-    np.testing.assert_allclose(factor.T @ factor @ damp(hessian), np.eye(150), atol=1e-8)
+def test_factors():
+    """Of several blocks, and of one."""
+    for inputs in (150, 1100):
+        damped = damp(layer(inputs, outputs=1)[1].values)
+        factor, inverse = upper_factor(damped), inverse_factor(damped)
+        assert not np.tril(factor, -1).any()
+        np.testing.assert_allclose(factor @ factor.T, damped, atol=1e-10 * damped.max())
+        np.testing.assert_allclose(inverse @ factor, np.eye(inputs), atol=1e-8)
+
+
+def test_gptq_is_the_published_algorithm():
+    """One input after the other in double precision, each error passed on by the inverse's factor, as in the paper."""
+    weight, hessian = layer(inputs=300, outputs=20)
+    matrix = gptq(weight, hessian, Scheme(4), np.float16)
+    inverse, current = inverse_factor(damp(hessian.values)), weight.astype(np.float64)
+    scales, zeros = (np.repeat(part, 32, axis=1)[:, :300] for part in (matrix.scales, matrix.zero_points))
+    for k in range(300):
+        codes = np.clip(np.rint(current[:, k] / scales[:, k]) + zeros[:, k], 0, 15)
+        assert (codes != matrix.codes[:, k]).sum() <= 1  # a tie in single precision
+        error = (current[:, k] - (matrix.codes[:, k] - zeros[:, k].astype(float)) * scales[:, k]) / inverse[k, k]
+        current[:, k:] -= np.outer(error, inverse[k, k:])
+
+
+@pytest.mark.parametrize("choice", [QuantConfig(Scheme(4, 32, scale_bits=8)), QuantConfig(Scheme(4, 64), 64)])
+def test_codes_do_not_depend_on_slices_or_threads(choice, monkeypatch):
+    weight, hessian = layer(inputs=200, outputs=333)
+    whole, _ = quantize_matrix(weight, hessian, choice, "gptq", np.float16, 2)
+    for rows, threads in ((100, 1), (64, 3), (1, 2)):
+        monkeypatch.setattr("quantizer.algorithms.registry._ROWS", rows)
+        monkeypatch.setattr("quantizer.parallel.threads", lambda count=threads: count)
+        sliced, _ = quantize_matrix(weight[:150], hessian, choice, "gptq", np.float16, 2)
+        if not choice.outliers:  # which are chosen for all rows together
+            assert np.array_equal(sliced.codes, whole.codes[:150])
+            assert np.array_equal(sliced.scales, whole.scales[:150])
+        again, _ = quantize_matrix(weight, hessian, choice, "gptq", np.float16, 2)
+        assert np.array_equal(again.codes, whole.codes)
+
+
+def test_a_hessian_is_factored_once(monkeypatch):
+    calls = []
+    weight, hessian = layer()
+    factor = hessian.arrays.upper_factor
+    monkeypatch.setattr(hessian.arrays, "upper_factor", lambda values: calls.append(1) or factor(values))
+    for part in (weight, weight[:10], weight[20:]):
+        quantize_matrix(part, hessian, QuantConfig(Scheme(4)), "gptq", np.float16, 1)
+    assert len(calls) == 1
+
+
+def test_torch_gives_the_same_codes_but_for_ties():
+    weight, hessian = layer(inputs=300, outputs=128)
+    elsewhere = Hessian(hessian.values, array_module("torch"))
+    ours, theirs = (
+        quantize_matrix(weight, h, QuantConfig(Scheme(4)), "gptq", np.float16, 2)[0] for h in (hessian, elsewhere)
+    )
+    assert type(elsewhere.held).__module__ == "torch"
+    assert (ours.codes != theirs.codes).mean() < 0.01
+    assert loss(theirs, weight, hessian) == pytest.approx(loss(ours, weight, hessian), rel=1e-3)
 
 
 @given(
@@ -80,8 +134,11 @@ def test_any_shape(inputs, outputs, group, bits):
 
 
 def test_inputs_that_were_never_seen():
+    """Their Hessian says nothing: what is left is the search, and a polish changes no code where nothing is lost."""
     weight, _ = layer()
-    nothing = np.zeros((96, 96), np.float32)
-    assert isinstance(gptq(weight, nothing, Scheme(4), np.float16), QuantizedMatrix)
-    some = np.diag(np.r_[np.ones(48), np.zeros(48)]).astype(np.float32)
-    assert np.isfinite(polish(gptq(weight, some, Scheme(4), np.float16), weight, some, np.float16).scales).all()
+    nothing = Hessian(np.zeros((96, 96), np.float32))
+    plain = search_matrix(weight, np.ones(96, np.float32), Scheme(4), np.float16)
+    assert np.array_equal(gptq(weight, nothing, Scheme(4), np.float16).codes, plain.codes)
+    some = Hessian(np.diag(np.r_[np.ones(48), np.zeros(48)]))
+    polished = polish(gptq(weight, some, Scheme(4), np.float16), weight, some, np.float16)
+    assert np.abs(polished.dequantize() - weight).max() < np.abs(weight).max() / 4

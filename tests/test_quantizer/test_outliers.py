@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from quantizer.algorithms.gptq import damp
+from quantizer.algorithms.factor import damp
 from quantizer.algorithms.registry import quantize_matrix
 from quantizer.algorithms.residual_channels import choose_residual_channels, effective
 from quantizer.algorithms.rtn import round_to_nearest

@@ -97,3 +97,9 @@ def test_make_targets_of_the_documents_exist():
     used = {name for document in DOCUMENTS for name in re.findall(r"^make ([\w-]+)", text_of(document), re.M)}
     assert used
     assert used <= targets
+
+
+def test_editable_installs_are_understood_by_type_checkers() -> None:
+    installs = [line for line in text_of("Makefile").splitlines() if " -e '.[" in line]
+    assert len(installs) >= 2
+    assert all("--config-settings editable_mode=compat" in line for line in installs)

@@ -1,5 +1,8 @@
 """Whose turn it is: prompts or rows that decode, where somebody reads along and where nobody does."""
 
+import sys
+import time
+from collections import Counter
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
@@ -10,8 +13,13 @@ import pytest
 
 from runtime import LLM, EngineOptions, SamplingParams
 from runtime.bundle.bundle import open_bundle
+from runtime.cache.blocks import BlockPool
 from runtime.engine.core import EngineCore
 from runtime.engine.handle import RequestHandle
+from runtime.engine.limits import Limits
+from runtime.engine.prefill_policy import ChunkedPrefillPolicy as Policy
+from runtime.engine.scheduler import Scheduler
+from runtime.engine.waiting import WaitingLimit
 from runtime.ort.binding import FloatArray, IntArray
 from runtime.ort.executor import OnnxExecutor
 
@@ -75,6 +83,18 @@ def note_chunks(core: EngineCore, generated: list[int]) -> None:
         setattr(core.executor, name, noting)
 
 
+def slow_down(core: EngineCore) -> None:
+    """A millisecond more for each step, so that an answer does not end before the next prompt comes."""
+    for name in ("decode", "all_logits"):
+        run = getattr(core.executor, name)
+
+        def slowly(*arguments: Any, run: Callable[..., Any] = run) -> Any:
+            time.sleep(0.001)
+            return run(*arguments)
+
+        setattr(core.executor, name, slowly)
+
+
 @pytest.mark.parametrize("speculation", [0, 8])
 def test_beside_a_reader_a_long_prompt_waits_for_many_tokens_between_two_chunks(
     synthetic_bundle: Path, monkeypatch: pytest.MonkeyPatch, speculation: int
@@ -85,6 +105,7 @@ def test_beside_a_reader_a_long_prompt_waits_for_many_tokens_between_two_chunks(
     generated: list[int] = []
     with LLM(synthetic_bundle, options=options) as llm:
         note_chunks(llm.model.engine.core, generated)
+        slow_down(llm.model.engine.core)
         stream = llm.stream([1, 2, 3, 1, 2, 3], SamplingParams(max_tokens=200))
         next(stream)
         assert llm.generate(list(range(20)), SamplingParams(max_tokens=1)).finish_reason == "length"
@@ -92,3 +113,27 @@ def test_beside_a_reader_a_long_prompt_waits_for_many_tokens_between_two_chunks(
     between = [after - before for before, after in pairwise(generated[1:])]
     assert len(between) >= 3
     assert min(between) >= 28
+
+
+def test_a_decode_step_of_four_enters_few_functions(synthetic_bundle: Path) -> None:
+    with LLM(synthetic_bundle, options=EngineOptions(max_concurrency=4, threads=1)) as llm:
+        model = llm.model
+    executor = OnnxExecutor(open_bundle(synthetic_bundle), slots=4, threads=1)  # stepped here, without a thread
+    core = EngineCore(executor, Scheduler(Limits(4, 128), BlockPool(64, 16)), WaitingLimit(4), Policy(512))
+    for number in range(4):
+        core.queue.enter(1, 3)
+        core.accept(model.answers(model.request([5, 6, number], SamplingParams(max_tokens=60)))[0])
+    for _ in range(10):
+        core.step()
+    entered: Counter[Any] = Counter()
+
+    def count(frame: Any, event: str, _: Any) -> None:
+        entered[frame.f_code] += event == "call" and "/runtime/" in frame.f_code.co_filename
+
+    sys.setprofile(count)
+    core.step()
+    sys.setprofile(None)
+    executor.close()
+    ours = {code: calls for code, calls in entered.items() if calls}
+    assert 30 < len(ours) <= 45
+    assert sum(ours.values()) <= 95

@@ -176,7 +176,7 @@ def test_without_pages_rows_grow_and_the_bits_are_the_same(
     executor: OnnxExecutor, tiny_bundle: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("runtime.ort.memory.pages_supported", lambda: False)
-    monkeypatch.setattr("runtime.cache.host._GROWTH_BUCKET", 16)
+    monkeypatch.setattr("runtime.cache.host.GROWTH_BUCKET", 16)
     growing = OnnxExecutor(open_bundle(tiny_bundle), slots=2, threads=1)
     tokens = ids(7, 150)
     for length in (10, 60, 150):  # grows twice on the way

@@ -1,5 +1,6 @@
 """Whatever the executor raises, in a step or outside, ends one request at most; a dead engine says so at once."""
 
+import re
 import sys
 import time
 from pathlib import Path
@@ -53,13 +54,33 @@ class Breaking(OnnxExecutor):
         self._perhaps("decode")
         return super().decode(*arguments)
 
+    def prefill(self, *arguments: Any) -> Any:
+        self._perhaps("prefill")
+        return super().prefill(*arguments)
+
+    def prefill_without_logits(self, *arguments: Any) -> Any:
+        self._perhaps("prefill_without_logits")
+        return super().prefill_without_logits(*arguments)
+
+    def prefill_batch(self, *arguments: Any) -> Any:
+        self._perhaps("prefill_batch")
+        return super().prefill_batch(*arguments)
+
+    def all_logits(self, *arguments: Any) -> Any:
+        self._perhaps("all_logits")
+        return super().all_logits(*arguments)
+
+    def interrupt(self) -> None:
+        self._perhaps("interrupt")
+        super().interrupt()
+
 
 def load(bundle: Path, **options: Any) -> LLM:
     executor = Breaking(open_bundle(bundle), slots=3, threads=1)
     return LLM(bundle, executor=executor, options=EngineOptions(max_concurrency=3, **options))
 
 
-@pytest.mark.parametrize("method", ["free_slot", "read", "write", "decode"])
+@pytest.mark.parametrize("method", ["free_slot", "read", "write", "decode", "prefill_batch"])
 def test_what_can_be_done_without_changes_no_answer(tiny_bundle, method):
     prompts = [[5] * 70 + [number] for number in range(6)]
     with load(tiny_bundle, prefix_cache=1 << 22) as llm:
@@ -80,8 +101,31 @@ def test_a_slot_that_cannot_be_copied_ends_the_sequence_that_was_to_be_moved(tin
         reasons = [deltas[-1].finish_reason for deltas, _ in done]
         assert reasons[0] == "length"
         assert sorted(reasons[1:]) == ["error", "length"]
-        assert "Copying slot 2 to slot 0 failed: ZeroDivisionError" in str(done[reasons.index("error")][1])
+        message = str(done[reasons.index("error")][1])  # slot 1, where the third came late
+        assert re.match(r"Copying slot [12] to slot 0 failed: ZeroDivisionError", message)
         assert llm.generate([5, 6, 1], PARAMS).finish_reason == "length"
+
+
+@pytest.mark.parametrize("method", ["prefill", "prefill_without_logits", "all_logits"])
+def test_a_prompt_that_cannot_be_computed_fails_alone(tiny_bundle, method):
+    params = SamplingParams(max_tokens=2, prompt_logprobs=0 if method == "all_logits" else None)
+    with load(tiny_bundle, prefill_chunk=16) as llm:
+        expected = llm.generate([7] * 50, params).token_ids
+        llm.model.engine.core.executor.once = True
+        llm.model.engine.core.executor.broken = method
+        with pytest.raises(runtime.ExecutionError, match=f"A prefill failed: ZeroDivisionError.'{method}'"):
+            llm.generate([8] * 50, params)
+        assert llm.generate([7] * 50, params).token_ids == expected
+
+
+def test_an_executor_that_cannot_be_interrupted_is_cancelled_and_closed(tiny_bundle):
+    llm = load(tiny_bundle)
+    stream = llm.stream([5, 6], PARAMS)
+    llm.model.engine.core.executor.broken = "interrupt"
+    llm.model.engine.core.prefill.computing = stream.answers[0].sequence
+    stream.close()
+    llm.close()
+    assert stream.answers[0].sequence.finish_reason in ("cancelled", "length")
 
 
 def test_draining_an_engine_that_has_stopped_says_so_at_once(tiny_bundle):

@@ -3,6 +3,8 @@
 import asyncio
 import gc
 import math
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -220,3 +222,15 @@ def test_a_bar_is_drawn_where_asked_for(llm, capsys):
 def test_a_model_tells_what_it_is(llm, tiny_bundle):
     assert repr(llm).startswith(f"LLM({str(tiny_bundle)!r}, 0.")
     assert "context 256" in repr(llm)
+
+
+def test_a_process_that_forgets_a_running_answer_ends_well(tiny_bundle):
+    code = (
+        "import sys, runtime\n"
+        "llm = runtime.LLM(sys.argv[1])\n"
+        "for _ in range(4): handle = llm.stream([5, 6, 7], max_tokens=240, temperature=0, ignore_eos=True)\n"
+        "next(handle)\n"
+    )
+    for _ in range(3):
+        done = subprocess.run([sys.executable, "-c", code, str(tiny_bundle)], capture_output=True, text=True)
+        assert (done.returncode, done.stderr) == (0, "")

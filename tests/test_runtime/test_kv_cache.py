@@ -1,6 +1,8 @@
 """Rows of cache memory, whatever they are made of, and the pool that counts them."""
 
 import mmap
+import os
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -9,7 +11,12 @@ from hypothesis import strategies as st
 
 from runtime.cache.blocks import BlockPool
 from runtime.cache.host import CacheTensor, GrowingSlots, PagedSlots, next_bucket, paged_capacity
-from runtime.host.memory import resident_memory
+
+
+def resident_memory() -> int:
+    """Bytes of this process that are in RAM now."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
 
 FLOAT = CacheTensor("key", kv_heads=3, head_width=64, dtype=np.dtype(np.float32))
 BYTES = CacheTensor("value", kv_heads=2, head_width=32, dtype=np.dtype(np.int8))

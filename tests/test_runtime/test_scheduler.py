@@ -257,7 +257,7 @@ def test_optimistic_admits_both_and_preempts_the_newer() -> None:
     run(cache, 3)
     assert (first.status, second.status) == (Status.RUNNING, Status.RUNNING)
     run(cache)
-    assert one.preemptions > 0
+    assert one.preemptions == 1
     assert (first.preemptions, second.generated) == (0, 20)
 
 

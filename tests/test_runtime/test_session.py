@@ -12,7 +12,7 @@ import pytest
 
 from runtime.bundle.bundle import open_bundle
 from runtime.errors import ExecutionError, ManifestError, OnnxlmError, ProviderError
-from runtime.ort.cuda_check import missing_for_cuda
+from runtime.ort.cuda_check import missing_for_cuda, missing_library
 from runtime.ort.executor import OnnxExecutor
 from runtime.ort.session import check_session, choose_provider, open_session, operator_has_input, translated
 
@@ -50,10 +50,8 @@ def test_a_missing_driver_is_named() -> None:
     assert "libcuda.so.1" in said
 
 
-def test_a_missing_library_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("runtime.ort.cuda_check._missing_driver", lambda: None)
-    gpu_wheel = SimpleNamespace(get_available_providers=lambda: ["CUDAExecutionProvider"], __file__="/nowhere/x.py")
-    said = missing_for_cuda(gpu_wheel)
+def test_a_missing_library_is_named() -> None:
+    said = missing_library(SimpleNamespace(__file__="/nowhere/x.py"))
     assert said is not None
     assert "libonnxruntime_providers_shared.so" in said
     assert "onnxlm[gpu]" in said

@@ -48,8 +48,9 @@ def connect(server, path="/v1/chat/completions", **changes):
     return connection
 
 
-def running(server):
-    return [answer.sequence for answer in list(server.model.engine.core.requests.answers.values())]
+def inside(server):
+    stats = server.model.engine.stats()
+    return stats.running + stats.waiting
 
 
 def leave_at(stage, server, faulty, stream, **changes):
@@ -59,7 +60,7 @@ def leave_at(stage, server, faulty, stream, **changes):
         faulty.gate.clear()
         others = [connect(server) for _ in range(2)] if stage == "queued" else []
         if others:
-            wait_for(lambda: faulty.steps > steps and len(running(server)) + len(server.model.engine._commands) >= 2)
+            wait_for(lambda: faulty.steps > steps and inside(server) >= 2)
         connection = connect(server, stream=stream)
         wait_for(lambda: faulty.steps > steps and server.app.state.service.admission.inside == len(others) + 1)
         if others:
@@ -70,7 +71,7 @@ def leave_at(stage, server, faulty, stream, **changes):
         wait_for(lambda: faulty.steps >= steps + 2)  # the prompt, and the step of the second token
     connection.close()
     if stage == "prefill":
-        wait_for(lambda: server.model.engine._commands)  # the cancel has arrived, and interrupts nothing else
+        wait_for(lambda: server.app.state.service.admission.inside == 0)  # the cancel has arrived
     for other in others:
         other.close()
     faulty.gate.set()

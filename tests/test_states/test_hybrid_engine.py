@@ -209,3 +209,23 @@ def test_prompt_logprobs_of_a_long_prompt(hybrid: Any) -> None:
     ours = [entry.logprob for entry in scored.prompt_logprobs if entry]
     np.testing.assert_allclose(ours, hybrid.logprobs(prompt[:1], prompt[1:]), atol=2e-3)
     hybrid.check(prompt, scored)
+
+
+@pytest.mark.parametrize("method", ["keep_state", "read_state", "write_state"])
+def test_states_that_cannot_be_cached_change_no_answer(make_hybrid: Any, method: str) -> None:
+    bundle = make_hybrid("lfm2").bundle
+
+    class Breaking(OnnxExecutor):
+        pass
+
+    def fail(*_: Any) -> Any:
+        raise ZeroDivisionError(method)
+
+    setattr(Breaking, method, fail)
+    begin, options = text(3, 140), EngineOptions(threads=1, max_concurrency=2, prefix_cache=8 << 20)
+    wanted = [begin + prompt for prompt in prompts(4, 6, 20)]
+    with LLM(bundle, options=options) as llm:
+        expected = [completion.token_ids for completion in run(llm, wanted, [6] * 6)]
+    executor = Breaking(open_bundle(bundle), slots=2, threads=1)
+    with LLM(bundle, options=options, executor=executor) as llm:
+        assert [completion.token_ids for completion in run(llm, wanted, [6] * 6)] == expected

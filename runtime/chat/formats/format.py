@@ -15,7 +15,7 @@ recipients messages, each after a line that names its recipient
 
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
 
@@ -187,10 +187,6 @@ class ChatFormat:
         """Everything in the format that may be a token of its own."""
         found = {mark for text in self._texts() for mark in (text.strip(), *MARK.findall(text))}
         return frozenset(mark for mark in found if _WHOLE_MARK.fullmatch(mark))
-
-    def without_thoughts(self) -> "ChatFormat":
-        """The same, leaving thoughts in the text as the model wrote them."""
-        return replace(self, thoughts=None)
 
     def _texts(self) -> Iterable[str]:
         if self.calls:

@@ -1,0 +1,155 @@
+"""What `import quantizer` offers: the commands as functions. A path is a `str` or a `Path` everywhere."""
+
+from os import PathLike
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from runtime.errors import QuantizationError
+
+from .recipe import Recipe
+
+if TYPE_CHECKING:
+    from .evaluation.kl import Scores
+    from .kv_cache.quality import CacheQuality
+    from .progress import Progress
+    from .quantize import Result
+
+AnyPath = str | PathLike[str]
+
+
+def quantize(
+    source: AnyPath,
+    target: AnyPath,
+    recipe: Recipe | AnyPath | None = None,
+    *,
+    preset: Literal["fast", "balanced", "small", "accurate"] | None = None,
+    method: str | None = None,
+    bits: Literal[4, 8] | None = None,
+    group_size: int | None = None,
+    symmetric: bool | None = None,
+    table_bits: Literal[4, 8] | None = None,
+    outliers: int | Literal["auto"] | None = None,
+    budget: float | None = None,
+    kv: Literal["int8", "int4"] | None = None,
+    calibration: AnyPath | None = None,
+    calibration_tokens: int | None = None,
+    seed: int | None = None,
+    exclude: tuple[str, ...] | list[str] = (),
+    fail_if: str | None = None,
+    work: AnyPath | None = None,
+    overwrite: bool = False,
+    progress: "Progress | None" = None,
+) -> "Result":
+    """Write a quantized copy of the bundle `source` to the folder `target`: all of it, or nothing.
+
+    >>> import quantizer
+    >>> quantizer.quantize("smol", "smol-5", preset="balanced", calibration="chats.jsonl")  # doctest: +SKIP
+
+    Args:
+        source: a bundle with float weights.
+        target: the new bundle's folder.
+        recipe: a `Recipe`, a TOML file, or a bundle whose recipe is used again; it says everything that `preset` to
+            `exclude` say, and none of these may be given with it.
+        preset, method, bits, group_size, symmetric, table_bits, outliers, budget, kv, calibration, calibration_tokens,
+            seed, exclude: as the options of `onnxlm quantize`; nothing at all means the preset "balanced".
+        fail_if: a condition such as "kl>0.06" under which nothing is written.
+        work: folder that keeps calibration; by default one beside `target`, removed in the end.
+        overwrite: replace a bundle that is already there.
+        progress: is told what is being done, how much of it is done, and how much there is.
+
+    Raises:
+        QuantizationError: options that contradict each other, a bundle that cannot be quantized so, a missed bound.
+        BundleError: `source` cannot be read, or `target` is in the way.
+    """
+    from .gate import parse_gate
+    from .presets import Storage, make_recipe, read_recipe
+    from .quantize import quantize as run
+
+    storage = Storage(bits, group_size, symmetric, table_bits, outliers)
+    others: dict[str, Any] = {"kv": kv, "calibration_tokens": calibration_tokens, "seed": seed}
+    others |= {"calibration": calibration and str(calibration), "exclude": tuple(exclude) or None}
+    if recipe is None:
+        recipe = make_recipe(preset, method, budget, storage, **others)
+    elif storage.given or any(value is not None for value in (preset, method, budget, *others.values())):
+        raise QuantizationError("recipe says everything: leave out the other options that it holds.")
+    elif not isinstance(recipe, Recipe):
+        recipe = read_recipe(Path(recipe))
+    return run(
+        Path(source), Path(target), recipe, gate=parse_gate(fail_if) if fail_if else None,
+        work=None if work is None else Path(work), overwrite=overwrite, progress=progress,
+    )  # fmt: skip
+
+
+def evaluate(
+    bundle: AnyPath,
+    reference: AnyPath,
+    text: AnyPath,
+    *,
+    tokens: int = 8192,
+    context: int = 512,
+    progress: "Progress | None" = None,
+) -> "Scores":
+    """Compare a bundle with the one it was made from: KL divergence, agreement and perplexity on a text.
+
+    Args:
+        bundle: the quantized one.
+        reference: the unquantized one.
+        text: `.txt`, `.jsonl` or `.npy` of token ids.
+        tokens: most tokens to compare.
+        context: tokens of each chunk.
+        progress: is told how much is done.
+
+    Raises:
+        QuantizationError: the text cannot be used, or the bundles are not of one model.
+    """
+    from runtime.bundle.bundle import open_bundle
+
+    from .calibration.data import text_to_measure
+    from .evaluation.quality import measure_scores, require_same_model
+    from .progress import silent
+
+    ours, theirs = open_bundle(Path(bundle)), open_bundle(Path(reference))
+    require_same_model(ours, theirs)
+    return measure_scores(ours, theirs, text_to_measure(Path(text), theirs, tokens, context), progress or silent)
+
+
+def quantize_cache(
+    source: AnyPath,
+    target: AnyPath,
+    *,
+    bits: Literal[8, 4] = 8,
+    calibration: AnyPath = "self",
+    calibration_tokens: int = 8192,
+    seed: int = 0,
+    overwrite: bool = False,
+    progress: "Progress | None" = None,
+) -> "CacheQuality":
+    """Store the keys and values of a bundle in 8 or 4 bits; its weights stay as they are.
+
+    Args:
+        source: a bundle whose cache holds floats.
+        target: the new bundle's folder.
+        bits: of a key or value.
+        calibration: text that the scales are measured on, or "self" for text that the model writes itself.
+        calibration_tokens: most tokens to use of it.
+        seed: of the model's own text.
+        overwrite: replace a bundle that is already there.
+        progress: is told what is being done.
+
+    Raises:
+        QuantizationError: the cache is quantized already, or the text cannot be used.
+    """
+    from runtime.bundle.bundle import open_bundle
+
+    from .calibration.data import read_chunks, split, write_own_text
+    from .kv_cache.quantize import quantize_cache as run
+    from .progress import silent
+
+    tell = progress or silent
+    bundle = open_bundle(Path(source))
+    if str(calibration) == "self":
+        tell("writing calibration text", 0, 1)
+        text = split("self", write_own_text(bundle.folder, calibration_tokens, seed))
+    else:
+        text = split(Path(calibration).name, read_chunks(Path(calibration), bundle, calibration_tokens))
+    return run(Path(source), Path(target), bits, text, overwrite=overwrite, progress=tell)[1]
