@@ -34,7 +34,7 @@ def find_outlier_channels(weight: Floats, hessian: Floats) -> Index:
 
     Args:
         weight: `[N, K]`.
-        gram: `[K, K]` of its inputs.
+        hessian: `[K, K]` of its inputs.
     """
     weight = weight[:: max(1, len(weight) // _ROWS)]
     power = float(np.vdot(weight @ hessian, weight))

@@ -24,7 +24,7 @@ class Extended:
 
     Attributes:
         weight: `[N, inputs + len(index)]`: W, then zeros.
-        gram: its Hessian.
+        hessian: its Hessian.
         importance: `[inputs + len(index)]` for the scale search.
         index: which inputs are repeated. Starts with zeros that only fill the last group of W.
     """
@@ -47,7 +47,7 @@ def extend(weight: Floats, hessian: Floats, diagonal: Floats, choice: QuantConfi
 
     Args:
         weight: `[N, K]`.
-        gram: `[K, K]`.
+        hessian: `[K, K]`.
         diagonal: `[K]`, damped, for the scale search.
         choice: scheme, and how many outliers.
     """

@@ -71,7 +71,10 @@ def quantize(
     as_json: bool,
     **choices: Any,
 ) -> None:
-    """Rewrite the weights of the bundle SOURCE to 4 or 8 bits.
+    """Rewrite the weights of SOURCE to 4 or 8 bits.
+
+    SOURCE is a bundle; or a checkpoint, a Hugging Face folder or a GGUF file, whose float bundle is made and verified
+    in the work folder first.
 
     \b
     Presets:
@@ -86,6 +89,7 @@ def quantize(
     \b
     Examples:
       onnxlm quantize smol -o smol-int4
+      onnxlm quantize SmolLM2-135M-Instruct.gguf -o smol-int4
       onnxlm quantize smol -o smol-int4 --bits 4 --group-size 32
       onnxlm quantize smol -o smol-small --preset small --calibration chats.jsonl --fail-if "kl>0.08"
       onnxlm quantize smol -o smol-int4 --bits 4 --outliers auto
@@ -93,14 +97,18 @@ def quantize(
       onnxlm quantize smol -o mixed --bits 8 --exclude "model.layers.0.*"
     """
     from ..gate import parse_gate
+    from ..preconditions import require_text
     from ..presets import require_effect
     from ..quantize import quantize as run
     from ..quantize import work_beside
+    from .source import float_bundle
 
     recipe = _recipe(recipe_file, **choices)
     gate = parse_gate(fail_if) if fail_if else None
     require_effect({**choices, "work": work}, recipe, gate=gate is not None)
     with _telling_what_is_kept(work or work_beside(output)), show_progress("quantizing") as progress:
+        require_text(recipe, gate)
+        source = float_bundle(source, work or work_beside(output), progress)
         result = run(source, output, recipe, gate=gate, work=work, overwrite=overwrite, progress=progress)
     if as_json:
         click.echo(json.dumps(_as_data(result), indent=1))

@@ -15,7 +15,12 @@ from ..errors import OnnxlmError
 # name → (module, function, what it needs beyond the base install, help line)
 COMMANDS: dict[str, tuple[str, str, str, str]] = {
     "export": ("exporter.cli", "export", "export", "Turn a checkpoint into a bundle: prefill and decode graphs."),
-    "quantize": ("quantizer.cli.quantize", "quantize", "export", "Rewrite a bundle's weights to 4 or 8 bits."),
+    "quantize": (
+        "quantizer.cli.quantize",
+        "quantize",
+        "export",
+        "Rewrite weights of a bundle or checkpoint to 4 or 8 bits.",
+    ),
     "eval": ("quantizer.cli.eval", "evaluate", "export", "Compare a quantized bundle with the one it was made from."),
     "compare": ("quantizer.cli.compare", "compare", "export", "Put bundles side by side: size, quality, speed."),
     "quantize-kv": ("quantizer.cli.kv", "quantize_kv", "export", "Store a bundle's keys and values in 8 or 4 bits."),

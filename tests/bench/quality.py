@@ -117,7 +117,7 @@ def main() -> None:
     bundle = open_bundle(options.bundle)
     reference = Kept(bundle, options.work / "reference")
     chosen = {name: chunks[: options.chunks] for name, chunks in texts(bundle, options.second).items()}
-    for row in options.slots:
+    for row in options.rows:
         if row in options.again:
             figures.pop(row, None)
             shutil.rmtree(options.work / row.replace(" ", "-"), ignore_errors=True)
@@ -131,9 +131,9 @@ def main() -> None:
             figures[row] = entry
             if options.chunks == CHUNKS:
                 log.write_text(json.dumps(figures, indent=1))
-    print(table({row: figures[row] for row in options.slots}, list(chosen)))
+    print(table({row: figures[row] for row in options.rows}, list(chosen)))
     if options.speed:
-        print(speeds([options.work / row.replace(" ", "-") for row in options.slots], bundle))
+        print(speeds([options.work / row.replace(" ", "-") for row in options.rows], bundle))
 
 
 def speeds(folders: list[Path], source: Bundle, rounds: int = 7) -> str:

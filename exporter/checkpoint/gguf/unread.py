@@ -18,16 +18,17 @@ NO_INFLUENCE = frozenset(
     feed_forward_length decoder_start_token_id
     """.split()  # noqa: SIM905
 )
+_SIGMOIDS = ("glm4moe", "minimax-m2", "lfm2moe")  # architectures whose routers always have them, normalized
 _OFF: tuple[Any, ...] = (0, False, None)
 # What a value must be to change nothing, where nobody reads it.
 NEUTRAL: Mapping[str, Callable[[Any, Keys], bool]] = {
     **dict.fromkeys(
         ("attn_logit_softcapping", "final_logit_softcapping", "router_logit_softcapping", "attention.clamp_kqv",
          "attention.max_alibi_bias", "expert_count", "expert_used_count", "expert_shared_count", "nextn_predict_layers",
-         "expert_shared_feed_forward_length", "expert_feed_forward_length", "leading_dense_block_count", "pooling_type",
+         "expert_shared_feed_forward_length", "leading_dense_block_count", "pooling_type",
          "expert_group_count", "expert_group_used_count", "attention.shared_kv_layers", "expert_group_scale",
          "attention.temperature_scale", "attention.temperature_length", "attention.sliding_window_pattern",
-         "interleave_moe_layer_step", "swiglu_clamp_exp", "swiglu_clamp_shexp", "activation_sparsity_scale"),
+         "interleave_moe_layer_step", "swiglu_clamp_exp", "swiglu_clamp_shexp"),
         lambda value, _keys: value in _OFF,
     ),
     **dict.fromkeys(
@@ -48,15 +49,19 @@ NEUTRAL: Mapping[str, Callable[[Any, Keys], bool]] = {
     "rope.scaling.alpha": lambda value, _keys: value in _OFF,
     "attention.causal": lambda value, _keys: value is True,
     "use_parallel_residual": lambda value, _keys: value is False,
-    "expert_gating_func": lambda value, _keys: value in (0, 1),
-    "expert_weights_norm": lambda value, _keys: value is False,
+    "expert_gating_func": lambda value, keys: value == 2 if keys.architecture in _SIGMOIDS else value in (0, 1),
+    "expert_weights_norm": lambda value, keys: bool(value) == (keys.architecture in _SIGMOIDS),
+    # Gemma 3n's own: the normal quantile of 0.95 in the first layers.
+    "activation_sparsity_scale": lambda value, keys: value <= 0
+    or (keys.architecture == "gemma3n" and bool(np.isclose(value, 1.6448536, rtol=1e-4))),
+    "expert_feed_forward_length": lambda value, keys: value in (*_OFF, keys.get("feed_forward_length")),
     "rope.freq_base_swa": lambda value, keys: value == keys.get("rope.freq_base"),
     "attention.sliding_window": lambda value, keys: value in _OFF or value >= keys.integer("context_length"),
     "attention.scale": lambda value, keys: value in _OFF or bool(np.isclose(value, keys.head_dim**-0.5, rtol=1e-4)),
     **dict.fromkeys(
         ("attention.value_length", "attention.key_length", "attention.key_length_swa", "attention.value_length_swa",
          "rope.dimension_count", "rope.dimension_count_swa"),
-        lambda value, keys: value == keys.head_dim,
+        lambda value, keys: value in (keys.head_dim, keys.get("attention.key_length_swa")),
     ),
 }  # fmt: skip
 
