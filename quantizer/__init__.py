@@ -5,14 +5,15 @@
 >>> quantizer.evaluate("smol-5", "smol", "book.txt").kl  # doctest: +SKIP
 """
 
-# The function hides the module of its name, which is why both are imported here and now.
-from .api import evaluate, quantize_cache
-from .evaluation.kl import Scores
-from .kv_cache.quality import CacheQuality
-from .quantize import Result
-from .recipe import QuantConfig, Recipe, Scheme
+from importlib import import_module as _import_module
+from typing import TYPE_CHECKING as _TYPE_CHECKING
 
-from .api import quantize  # isort: skip
+if _TYPE_CHECKING:
+    from .api import evaluate, quantize, quantize_cache
+    from .evaluation.kl import Scores
+    from .flow import Result
+    from .kv_cache.quality import CacheQuality
+    from .recipe import QuantConfig, Recipe, Scheme
 
 __all__ = [
     "CacheQuality",
@@ -25,3 +26,23 @@ __all__ = [
     "quantize",
     "quantize_cache",
 ]
+_MODULES = {
+    "CacheQuality": ".kv_cache.quality",
+    "QuantConfig": ".recipe",
+    "Recipe": ".recipe",
+    "Result": ".flow",
+    "Scheme": ".recipe",
+    "Scores": ".evaluation.kl",
+    "evaluate": ".api",
+    "quantize": ".api",
+    "quantize_cache": ".api",
+}
+
+
+def __getattr__(name: str) -> object:
+    """Names of the package, imported when they are first used: the exporter needs only the packing of it."""
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value: object = getattr(_import_module(_MODULES[name], __name__), name)
+    globals()[name] = value
+    return value

@@ -10,9 +10,9 @@ from .recipe import Recipe
 
 if TYPE_CHECKING:
     from .evaluation.kl import Scores
+    from .flow import Result
     from .kv_cache.quality import CacheQuality
     from .progress import Progress
-    from .quantize import Result
 
 AnyPath = str | PathLike[str]
 
@@ -61,9 +61,9 @@ def quantize(
         QuantizationError: options that contradict each other, a bundle that cannot be quantized so, a missed bound.
         BundleError: `source` cannot be read, or `target` is in the way.
     """
+    from .flow import quantize as run
     from .gate import parse_gate
     from .presets import Storage, make_recipe, read_recipe
-    from .quantize import quantize as run
 
     storage = Storage(bits, group_size, symmetric, table_bits, outliers)
     others: dict[str, Any] = {"kv": kv, "calibration_tokens": calibration_tokens, "seed": seed}

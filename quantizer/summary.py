@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from .quantize import Result
+from .flow import Result
 from .storage.writer import Outcome
 
 

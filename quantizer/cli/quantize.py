@@ -16,7 +16,7 @@ from runtime.errors import QuantizationError
 from ..algorithms.methods import METHODS
 
 if TYPE_CHECKING:
-    from ..quantize import Result
+    from ..flow import Result
     from ..recipe import Recipe
 
 _NUMBERS = {"bits": ["4", "8"], "group_size": ["16", "32", "64", "128", "256"]}
@@ -96,11 +96,11 @@ def quantize(
       onnxlm quantize smol -o smol-int4-kv8 --bits 4 --kv int8
       onnxlm quantize smol -o mixed --bits 8 --exclude "model.layers.0.*"
     """
+    from ..flow import quantize as run
+    from ..flow import work_beside
     from ..gate import parse_gate
     from ..preconditions import require_text
     from ..presets import require_effect
-    from ..quantize import quantize as run
-    from ..quantize import work_beside
     from .source import float_bundle
 
     recipe = _recipe(recipe_file, **choices)

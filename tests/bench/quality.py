@@ -26,8 +26,8 @@ from quality_peers import PEERS, genai
 
 from quantizer.calibration.data import read_chunks
 from quantizer.evaluation.kl import Model, evaluate
+from quantizer.flow import quantize
 from quantizer.presets import Storage, make_recipe
-from quantizer.quantize import quantize
 from quantizer.recipe import Recipe
 from runtime.bundle.bundle import Bundle, open_bundle
 from runtime.text.tokenizer import Tokenizer

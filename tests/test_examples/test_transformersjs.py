@@ -14,8 +14,8 @@ from browser import Browser, needs_browser, running_driver
 
 import runtime
 from exporter.transformersjs.folder import export_transformersjs
+from quantizer.flow import quantize
 from quantizer.presets import Storage, make_recipe
-from quantizer.quantize import quantize
 from runtime.errors import UnsupportedError
 
 BROWSER = Path(__file__).parents[2] / "examples" / "browser"

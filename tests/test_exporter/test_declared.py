@@ -99,25 +99,26 @@ def chat(folder: Path, make_bundle: Any, tools: Any = None) -> str:
 
 
 TOOLS = [{"type": "function", "function": {"name": "f", "parameters": {"type": "object", "properties": {}}}}]
-NAMED = {"default": "plain", "tool_use": "with {{ tools | length }}"}
+SAID = "{{ messages[0].content }} "
+NAMED = {"default": SAID + "plain", "tool_use": SAID + "with {{ tools | length }}"}
 AS_LIST = [{"name": name, "template": text} for name, text in NAMED.items()]
 
 
 @pytest.mark.parametrize("stored", [NAMED, AS_LIST])
 def test_named_templates_are_used_as_transformers_does(folder, make_bundle, stored):
     update(folder, "tokenizer_config.json", chat_template=stored)
-    assert (chat(folder, make_bundle), chat(folder, make_bundle, TOOLS)) == ("plain", "with 1")
+    assert (chat(folder, make_bundle), chat(folder, make_bundle, TOOLS)) == ("Hi plain", "Hi with 1")
 
 
 def test_a_template_of_a_processor_is_used(folder, make_bundle):
     update(folder, "tokenizer_config.json", chat_template=None)
-    write(folder, "chat_template.json", {"chat_template": "from the processor"})
-    assert chat(folder, make_bundle) == "from the processor"
+    write(folder, "chat_template.json", {"chat_template": SAID + "from the processor"})
+    assert chat(folder, make_bundle) == "Hi from the processor"
 
 
 def test_a_list_without_a_default(folder, make_bundle):
     update(folder, "tokenizer_config.json", chat_template=AS_LIST[1:])
-    assert chat(folder, make_bundle, TOOLS) == "with 1"
+    assert chat(folder, make_bundle, TOOLS) == "Hi with 1"
     assert "no chat template is called default; 'tool_use'" in open_checkpoint(folder).warnings[0]
 
 

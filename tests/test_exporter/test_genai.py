@@ -14,8 +14,8 @@ from click.testing import CliRunner
 
 from exporter import ExportOptions, export_genai
 from exporter.genai.config import genai_config
+from quantizer.flow import quantize
 from quantizer.presets import PRESETS
-from quantizer.quantize import quantize
 from runtime import LLM, SamplingParams
 from runtime.bundle.bundle import open_bundle
 from runtime.bundle.manifest import Manifest, dump_manifest, parse_manifest

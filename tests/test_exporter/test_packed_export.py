@@ -15,8 +15,8 @@ import pytest
 from exporter import ExportOptions, export
 from exporter.checkpoint import open_checkpoint, row_blocks
 from exporter.checkpoint.row_blocks import row_blocks as blocks_of
+from quantizer.flow import quantize
 from quantizer.presets import PRESETS, Storage, make_recipe
-from quantizer.quantize import quantize
 from runtime.errors import BundleError, OptionError
 
 Usage = namedtuple("Usage", "total used free")

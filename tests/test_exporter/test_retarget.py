@@ -12,9 +12,9 @@ import pytest
 from exporter.export import export
 from exporter.options import ExportOptions
 from quantizer.calibration.data import split
+from quantizer.flow import quantize
 from quantizer.kv_cache.quantize import quantize_cache
 from quantizer.presets import Storage, make_recipe
-from quantizer.quantize import quantize
 from runtime.bundle.bundle import open_bundle
 from runtime.errors import OptionError, UnsupportedError
 from runtime.ort.executor import OnnxExecutor

@@ -3,9 +3,9 @@
 import pytest
 
 from quantizer.evaluation.probes import compare_probes, make_questions
+from quantizer.flow import quantize
 from quantizer.presets import Storage, make_recipe
 from quantizer.progress import silent
-from quantizer.quantize import quantize
 from runtime import LLM
 
 

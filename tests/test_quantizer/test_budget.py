@@ -7,9 +7,9 @@ from quantizer.allocation.knapsack import Candidate, allocate
 from quantizer.allocation.sensitivity import Carried, Sensitivity
 from quantizer.calibration.data import split
 from quantizer.evaluation.kl import Model, evaluate
+from quantizer.flow import quantize
 from quantizer.graph.graphs import load_graphs
 from quantizer.presets import make_recipe
-from quantizer.quantize import quantize
 from quantizer.recipe import QuantConfig, Scheme
 from quantizer.storage.weights_file import Layout, WeightsWriter, read_tensor
 from runtime.bundle.bundle import open_bundle

@@ -6,7 +6,7 @@ import pytest
 from quantizer.calibration.data import Text
 from quantizer.evaluation.kl import Model, evaluate
 from quantizer.evaluation.quality import activation_rounding
-from quantizer.quantize import quantize
+from quantizer.flow import quantize
 from quantizer.recipe import QuantConfig, Recipe, Scheme
 from runtime.bundle.bundle import open_bundle
 from runtime.errors import QuantizationError

@@ -15,12 +15,12 @@ from quantizer.calibration.half import from_half
 from quantizer.calibration.hessians import collect_hessians
 from quantizer.calibration.segments import Segment, body, empty_cache_feeds, find_cut
 from quantizer.evaluation.kl import Model
+from quantizer.flow import quantize
 from quantizer.graph.expert_stacks import experts_choice
 from quantizer.graph.experts import find_experts
 from quantizer.graph.graphs import load_graphs
 from quantizer.graph.quantizable import find_quantizable_weights
 from quantizer.presets import Storage, make_recipe
-from quantizer.quantize import quantize
 from quantizer.recipe import Scheme
 from quantizer.storage.unpacking import dequantize_packed
 from quantizer.storage.weights_file import read_part, read_tensor

@@ -9,10 +9,10 @@ from tiny_families import CASES
 from quantizer.calibration.data import split
 from quantizer.calibration.segments import Segment, body, empty_cache_feeds, find_cut
 from quantizer.evaluation.kl import Model, evaluate
+from quantizer.flow import quantize
 from quantizer.graph.graphs import load_graphs
 from quantizer.graph.quantizable import find_quantizable_weights, transposed_weights
 from quantizer.presets import Storage, make_recipe
-from quantizer.quantize import quantize
 from quantizer.storage.float_copy import write_float_copy
 from quantizer.storage.weights_file import read_tensor
 from quantizer.transforms.discover import find_structure

@@ -17,7 +17,7 @@ from quantizer.calibration.data import split
 from quantizer.storage.resume import ResumeCache
 from quantizer.allocation.resume import MeasurementLog
 from quantizer.presets import make_recipe
-from quantizer.quantize import quantize
+from quantizer.flow import quantize
 
 source, target, tokens, at, count = sys.argv[1:]
 

@@ -8,9 +8,9 @@ import pytest
 from click.testing import CliRunner
 
 from quantizer.calibration.data import split
+from quantizer.flow import quantize
 from quantizer.kv_cache.quantize import quantize_cache
 from quantizer.presets import Storage, make_recipe, read_recipe
-from quantizer.quantize import quantize
 from runtime import QuantizationError
 from runtime.bundle.bundle import open_bundle, write_manifest
 from runtime.cli.main import main

@@ -11,9 +11,9 @@ from quantizer.algorithms.registry import quantize_matrix
 from quantizer.algorithms.residual_channels import effective
 from quantizer.calibration.data import split
 from quantizer.evaluation.kl import Model, evaluate
+from quantizer.flow import quantize
 from quantizer.graph.graphs import load_graphs
 from quantizer.presets import make_recipe
-from quantizer.quantize import quantize
 from quantizer.recipe import QuantConfig, Scheme
 from quantizer.storage.float_copy import write_float_copy
 from quantizer.transforms.equivalent import EquivalentTransforms

@@ -7,8 +7,8 @@ import pytest
 
 from quantizer.calibration.data import split
 from quantizer.evaluation.kl import Model, evaluate
+from quantizer.flow import quantize
 from quantizer.presets import Storage, make_recipe
-from quantizer.quantize import quantize
 from quantizer.storage.float_copy import write_float_copy
 from quantizer.transforms.equivalent import Axis, EquivalentTransforms
 from runtime.bundle.bundle import open_bundle

@@ -89,7 +89,7 @@ QUALITY = Quality(0.05, 0.4, 0.88, 12.0, 11.5, "text", 100, "1.32.0")
 def test_gates():
     parse_gate("kl > 0.06").check(QUALITY)
     parse_gate("top1<0.8").check(QUALITY)
-    with pytest.raises(QuantizationError, match=r"kl is 0\.05, above 0\.04; nothing was written"):
+    with pytest.raises(QuantizationError, match=r"kl is 0\.05, above 0\.04, which --fail-if forbids"):
         parse_gate("kl>0.04").check(QUALITY)
 
 

@@ -10,8 +10,8 @@ import pytest
 
 from quantizer.calibration.data import split
 from quantizer.evaluation.kl import Model, evaluate
+from quantizer.flow import quantize
 from quantizer.graph.graphs import load_graphs
-from quantizer.quantize import quantize
 from quantizer.recipe import QuantConfig, Recipe, Scheme
 from quantizer.storage.unpacking import dequantize_packed
 from quantizer.storage.weights_file import read_tensor
@@ -162,7 +162,7 @@ def test_an_existing_target_is_kept(tiny_bundle, int4, tmp_path):
 PEAK = """
 import sys
 from pathlib import Path
-from quantizer.quantize import quantize
+from quantizer.flow import quantize
 from quantizer.recipe import QuantConfig, Recipe, Scheme
 from runtime.host.memory import peak_memory
 before = peak_memory()
