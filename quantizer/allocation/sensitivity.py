@@ -45,9 +45,9 @@ def sample(chunks: IntArray) -> IntArray:
 class Carried:
     """Which streams are joined.
 
-    A joined KL is less sure: with 12 streams, KLs of single matrices of SmolLM2 differed by a third from those of separate
-    runs, their sum by 2 %, and budgets were spent worse. So streams are joined only where a model has more of them than
-    a layer can well carry; up to about 30 layers none is.
+    A joined KL is less sure: with 12 streams, KLs of single matrices of SmolLM2 differed by a third from those of
+    separate runs, their sum by 2 %, and budgets were spent worse. So streams are joined only where a model has more of
+    them than a layer can well carry; up to about 30 layers none is.
 
     Attributes:
         most: older streams that a layer carries.
