@@ -92,6 +92,7 @@ CUDA_INCLUDE ?= $(GPU)/nvidia/cu13/include
 $(GPU)/onnxruntime/__init__.py: | .venv/dev.stamp
 	@echo "installing onnxruntime-gpu $(GPU_ORT), and the headers of CUDA, beside the current one"
 	@$(PIP) install --no-deps --target $(GPU) onnxruntime-gpu==$(GPU_ORT) nvidia-cuda-runtime==13.0.96 nvidia-cuda-crt==13.0.88
+	@rm -rf $(GPU)/nvidia/cu13/lib  # only the headers are wanted: a process would take the real runtime for the imitation
 
 fakecuda: $(GPU)/onnxruntime/__init__.py
 	@$(MAKE) -s -C tests/fakecuda ORT=$(abspath $(GPU))/onnxruntime LIB=$(abspath $(GPU))/fakecuda INCLUDE=$(abspath $(CUDA_INCLUDE))

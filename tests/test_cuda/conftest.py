@@ -27,6 +27,10 @@ class FakeCuda:
         self._library.fakecuda_totals(values)
         return dict(zip(NAMES, values, strict=True))[name]
 
+    def forget_peak(self) -> None:
+        """Let the peak be what is live now: earlier tests of this process may have had more."""
+        self._library.fakecuda_reset_peak()
+
     def fail(self, call: str = "", at: int = 1, times: int = 1) -> None:
         """Let the `at`-th call of cudaMalloc, launch, copy or sync from now on fail, and `times - 1` after it."""
         self._library.fakecuda_fail(f"{call}:{at}:{times}".encode() if call else b"")
