@@ -11,6 +11,7 @@ from types import FrameType
 import uvicorn
 from starlette.applications import Starlette
 
+from ..errors import DeviceLostError
 from .listener import Listener
 from .logging import LogThread
 from .request_log import JsonLines
@@ -66,7 +67,11 @@ class DrainingServer(uvicorn.Server):
 
 
 def run_server(app: Starlette, listener: Listener) -> None:
-    """Serve at a socket that listens already, until a signal ends it; then close it."""
+    """Serve at a socket that listens already, until a signal ends it; then close it.
+
+    Raises:
+        DeviceLostError: the GPU was lost; its exit code tells a supervisor to start the server again.
+    """
     config = uvicorn.Config(
         app,
         access_log=False,
@@ -86,6 +91,8 @@ def run_server(app: Starlette, listener: Listener) -> None:
         _log.warning("everybody who reaches this machine may use the server: give --api-key-file, or another --host")
     with listener:
         DrainingServer(config, service).run(sockets=[listener.socket])
+    if service.lost is not None:
+        raise DeviceLostError(service.lost)
 
 
 def spare_the_collector() -> None:
