@@ -125,11 +125,10 @@ class EngineCore:
         return bool(batch)
 
     def _prefill_chunk(self) -> bool:
-        if not self.prefill.due():
-            return False
-        for sequence, logits in self.prefill.run():
+        complete = self.prefill.run()
+        for sequence, logits in complete or ():
             self._first_token(sequence, logits)
-        return True
+        return complete is not None
 
     def _first_token(self, sequence: Sequence, logits: FloatArray) -> None:
         """Sample the first token of a complete prompt; the sequence then joins the batch unless it has ended."""

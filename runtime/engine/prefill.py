@@ -63,17 +63,18 @@ class Prefill:
         """Most tokens of several prompts in one run; 0 if the executor cannot prefill several."""
         return self._chunk_size(self._scheduler.waiting.first) if self._batching and self._scheduler.waiting else 0
 
-    def run(self) -> list[tuple[Sequence, FloatArray]]:
-        """Compute the next chunk or chunks; returns prompts that are complete, with the logits [vocab] after them."""
+    def run(self) -> list[tuple[Sequence, FloatArray]] | None:
+        """Compute the next chunk or chunks; returns prompts that are complete, with the logits [vocab] after them.
+
+        None: nothing is to be computed in this step.
+        """
         size = self._chunk_size(self._scheduler.prefilling[0]) if self._scheduler.prefilling else 0
         chunks = self._scheduler.next_chunks(size) if size else []
+        if not chunks:
+            return None
         if len(chunks) > 1 and (complete := self._together(chunks)):
             return complete
-        return self._alone(chunks[0]) if chunks else []
-
-    def due(self) -> bool:
-        """Whether a chunk is to be computed in this step."""
-        return bool(self._scheduler.prefilling) and self._chunk_size(self._scheduler.prefilling[0]) > 0
+        return self._alone(chunks[0])
 
     def _chunk_size(self, sequence: Sequence) -> int:
         """Tokens of the next chunk; 0 to decode once more first."""

@@ -3,11 +3,10 @@
 from typing import Any
 
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 
-from ..openai.body import read_body
 from ..openai.chat_request import ChatRequest
-from ..openai.errors import Disconnected, api_error
+from ..openai.prepared import prepared_answer
 from ..openai.protocol import parse
 from ..request_log import RequestLog
 from ..state import AppState
@@ -24,18 +23,7 @@ class TokenCount:
 
     async def answer(self, request: Request) -> Response:
         """{"input_tokens": …}"""
-        service = self._service
-        try:
-            limits = service.options.max_body, service.options.body_seconds
-            with service.admission.reading() as arrived:
-                body = await read_body(request.scope, request.receive, *limits, arrived)
-            with service.admission.enter(len(body)):
-                return JSONResponse(await service.prepare(lambda: self._count(body)))
-        except Disconnected:
-            return Response(status_code=499)
-        except Exception as error:  # noqa: BLE001  # the border of the request
-            answer = api_error(error)
-            return JSONResponse(error_body(answer), answer.status, answer.headers)
+        return await prepared_answer(self._service, request, self._count, error_body)
 
     def _count(self, body: bytes) -> dict[str, Any]:
         fields = chat_fields(parse(CountFields, body, IGNORED, REFUSED))

@@ -8,8 +8,8 @@ from starlette.responses import JSONResponse, Response
 
 from ...errors import ChatTemplateError
 from ..state import AppState, ServedModel
-from .body import read_body
-from .errors import ApiError, Disconnected, api_error
+from .errors import ApiError, api_error
+from .prepared import prepared_answer
 from .protocol import DetokenizeFields, TokenizeFields, parse
 
 
@@ -21,30 +21,17 @@ class TokenRoutes:
 
     async def tokenize(self, request: Request) -> Response:
         """The ids of a prompt or of a rendered conversation."""
-        return await self._answer(request, self._tokenize)
+        return await prepared_answer(self._service, request, self._tokenize)
 
     async def detokenize(self, request: Request) -> Response:
         """The text of ids."""
-        return await self._answer(request, self._detokenize)
+        return await prepared_answer(self._service, request, self._detokenize)
 
     async def tokenizer_info(self, request: Request) -> Response:
         """GET /tokenizer_info: special tokens and chat template, as lm-eval asks for them."""
         try:
             served = self._service.find(request.query_params.get("model"))
             return JSONResponse(await self._service.prepare(lambda: _tokenizer_info(served)))
-        except Exception as error:  # noqa: BLE001  # the border of the request
-            return api_error(error).response()
-
-    async def _answer(self, request: Request, work: Any) -> Response:
-        service = self._service
-        try:
-            limits = service.options.max_body, service.options.body_seconds
-            with service.admission.reading() as arrived:
-                body = await read_body(request.scope, request.receive, *limits, arrived)
-            with service.admission.enter(len(body)):
-                return JSONResponse(await service.prepare(lambda: work(body)))
-        except Disconnected:
-            return Response(status_code=499)
         except Exception as error:  # noqa: BLE001  # the border of the request
             return api_error(error).response()
 
