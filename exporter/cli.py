@@ -59,6 +59,13 @@ def _list_families(*, as_json: bool) -> None:
     help="Compare logits with transformers (auto: where it is installed), or prefill with decode, or not at all.",
 )
 @click.option(
+    "--kv",
+    type=click.Choice(["dense", "paged"]),
+    default="dense",
+    show_default=True,
+    help="With --target cuda: keys and values in rows of one capacity, or in blocks that sequences take and share.",
+)
+@click.option(
     "--lora",
     multiple=True,
     metavar="DIR",
@@ -128,7 +135,7 @@ def export(source: Path, output: Path, kind: str, link_weights: bool, as_json: b
       onnxlm export HuggingFaceTB/SmolLM2-135M-Instruct --revision main -o smol
       onnxlm export ./Llama-3.2-1B-Instruct -o llama-int4 --quantize int4
       onnxlm export ./Llama-3.2-1B-Instruct --lora ./my-adapter -o mine
-      onnxlm export smol-int4 --target cuda --dtype bfloat16 -o smol-int4-cuda
+      onnxlm export smol-int4 --target cuda --dtype bfloat16 --kv paged -o smol-int4-cuda
       onnxlm export smol-int4 --format genai -o smol-genai
       onnxlm export smol-int4 --format transformersjs -o smol-js
     """

@@ -13,8 +13,10 @@ from . import manifest
 from .checkpoint import open_checkpoint
 from .checkpoint.source_hash import SourceHash
 from .graph import build_graph
+from .kernels import require_kernels
 from .manifest import token_warnings
 from .options import ExportOptions
+from .paged import make_paged
 from .retarget import is_bundle, retarget
 from .verify.choice import Method, VerificationPlan, plan_verification
 from .verify.references import reference_of
@@ -92,7 +94,7 @@ def export(
     decoder, table = describe_decoder(checkpoint.config, options.ignore_keys)
     decoder, tensors = tie_head(decoder, table, without_ignored(checkpoint.tensors, options.ignore_tensors))
     target = _target(options)
-    models = {role: build_graph(decoder, target, role) for role in ("prefill", "decode")}
+    models = _build(decoder, target, options)
     weights = plan_weights(models["prefill"].graph, decoder, table, tensors)
     storage = plan_storage([model.graph for model in models.values()], weights, decoder.vocab_size, options)
     verifying = _plan_verification(source, checkpoint, options, weights)
@@ -109,6 +111,15 @@ def export(
     warnings = (*checkpoint.warnings, *told, *verifying.warnings, *notes)
     seconds = time.monotonic() - started - (verified - exported)
     return ExportReport(Path(output), manifest, seconds, verified - exported, needed, tuple(storage.outcomes), warnings)
+
+
+def _build(decoder: "Decoder", target: "Target", options: ExportOptions) -> "dict[str, ir.Model]":
+    """The graphs by role."""
+    models = {role: build_graph(decoder, target, role) for role in ("prefill", "decode")}
+    if options.kv == "paged":
+        models["paged"] = make_paged(build_graph(decoder, target, "prefill"))
+        require_kernels(models["paged"].graph, target)
+    return models
 
 
 def _require_room(

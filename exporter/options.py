@@ -13,6 +13,7 @@ OnnxRuntime = Literal["1.31", "1.32"]
 Activations = Literal["float32", "float16", "bfloat16"]
 Width = Literal["int4", "int8"]
 Rounding = Literal["search", "rtn"]
+Layout = Literal["dense", "paged"]
 
 
 @dataclass(frozen=True)
@@ -36,6 +37,8 @@ class ExportOptions:
         method: how `quantize` finds codes: "search" for the best grid of each group, or "rtn", rounding to the nearest
             level of a grid that spans the group: several times as fast, at some quality.
         requantize: turn the codes of a quantized checkpoint into floats instead of keeping them.
+        kv: how keys and values lie on a GPU. "paged" writes a third graph, paged.onnx, over blocks that sequences take as
+            they grow and share where they begin alike; "dense" keeps rows of one capacity for all.
 
     Raises:
         OptionError: a value that is not supported.
@@ -53,6 +56,7 @@ class ExportOptions:
     quantize: Width | None = None
     method: Rounding = "search"
     requantize: bool = False
+    kv: Layout = "dense"
 
     def __post_init__(self) -> None:
         _require_one_of("target", self.target, get_args(Provider))
@@ -61,6 +65,12 @@ class ExportOptions:
         _require_one_of("verify", self.verify, get_args(Method))
         _require_one_of("quantize", self.quantize, (None, *get_args(Width)))
         _require_one_of("method", self.method, get_args(Rounding))
+        _require_one_of("kv", self.kv, get_args(Layout))
+        if self.kv == "paged" and self.target != "cuda":
+            raise OptionError(
+                "kv: paged needs PagedAttention, which ONNX Runtime has for GPUs only. Add --target cuda; on the CPU "
+                "memory is paged by the operating system, without any option."
+            )
         if self.target == "cuda" and self.verify not in ("auto", "none"):
             raise OptionError(
                 f"verify: {self.verify} needs a GPU, and graphs for cuda are written without one. Leave verify out; "

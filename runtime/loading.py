@@ -5,7 +5,7 @@ from typing import Any
 
 from .bundle import json_codec
 from .bundle.bundle import Bundle
-from .cache.blocks import BlockPool
+from .cache.blocks import DEFAULT_BLOCK, BlockPool
 from .cache.prefix_cache import BLOCK_TOKENS, PrefixCache
 from .engine.engine import Engine
 from .engine.limits import Limits
@@ -16,6 +16,7 @@ from .errors import BundleError, OptionError
 from .host.memory import available_memory
 from .options import EngineOptions
 from .ort.executor import OnnxExecutor
+from .ort.paged import PagedExecutor
 from .ort.prepared import find
 from .ort.runner_protocol import ModelRunner, states_of
 from .ort.session import choose_provider
@@ -24,8 +25,10 @@ _KV_SHARE = 0.5  # of the free memory, for keys and values where nothing else is
 _GENERATION_CONFIG = "generation_config.json"
 
 
-def load_executor(bundle: Bundle, provider: str, options: EngineOptions) -> OnnxExecutor:
+def load_executor(bundle: Bundle, provider: str, options: EngineOptions) -> OnnxExecutor | PagedExecutor:
     """The executor over a bundle's own graphs, or over weights that were prepared for this processor.
+
+    A bundle with a paged graph runs on that.
 
     Raises:
         OptionError: `kv_dtype` is not what the graphs hold, or `context` more than the model has.
@@ -33,7 +36,17 @@ def load_executor(bundle: Bundle, provider: str, options: EngineOptions) -> Onnx
     """
     _check_kv_dtype(bundle, options.kv_dtype)
     _check_context(bundle, options.context)
-    chosen, prepared = choose_provider(provider, bundle), find(bundle)
+    chosen = choose_provider(provider, bundle)
+    if bundle.manifest.graphs.paged is not None:
+        return PagedExecutor(
+            bundle,
+            chosen,
+            slots=options.max_concurrency,
+            context=options.context,
+            threads=options.threads,
+            kv_memory=options.kv_memory,
+        )
+    prepared = find(bundle)
     return OnnxExecutor(
         bundle,
         chosen,
@@ -100,7 +113,8 @@ def _pool(executor: ModelRunner, options: EngineOptions) -> BlockPool:
     everything = executor.slots * (executor.capacity * per_token + row_bytes)
     held = getattr(executor, "kv_budget", None)  # on a GPU the slots are as long as the memory there allows
     budget = held or options.kv_memory or min(everything, int(available_memory() * _KV_SHARE))
-    pool = BlockPool.of_bytes(budget, per_token, row_bytes=row_bytes)
+    block_tokens = getattr(executor, "block_tokens", DEFAULT_BLOCK)
+    pool = BlockPool.of_bytes(budget, per_token, block_tokens, row_bytes)
     if not pool.tokens:
         beside = f" and {row_bytes} bytes per sequence for the states of its layers" if row_bytes else ""
         raise OptionError(

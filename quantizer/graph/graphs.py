@@ -1,4 +1,4 @@
-"""The two graphs of a bundle as onnx-ir models, and where their shared weights lie."""
+"""The graphs of a bundle as onnx-ir models, and where their shared weights lie."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +15,7 @@ WEIGHTS_NAME = "weights.bin"
 
 @dataclass(frozen=True)
 class Graphs:
-    """File name → model, for prefill and decode."""
+    """File name → model, for each graph of the manifest."""
 
     models: dict[str, ir.Model]
 
@@ -44,7 +44,7 @@ def load_graphs(bundle: Bundle) -> Graphs:
     Raises:
         ManifestError: a file is not a readable ONNX graph.
     """
-    names = (bundle.manifest.graphs.prefill.file, bundle.manifest.graphs.decode.file)
+    names = [graph.file for graph in bundle.manifest.graphs.by_phase.values()]
     return Graphs({name: _load(bundle.path(name)) for name in names})
 
 

@@ -111,10 +111,17 @@ class Graph:
 
 @dataclass(frozen=True)
 class Graphs:
-    """The two graphs over the same weights."""
+    """The graphs over the same weights; `paged`, where there is one, runs every step over keys and values in blocks."""
 
     prefill: Graph
     decode: Graph
+    paged: Graph | None = None
+
+    @property
+    def by_phase(self) -> "dict[Phase, Graph]":
+        """All graphs that there are."""
+        found: dict[Phase, Graph] = {"prefill": self.prefill, "decode": self.decode}
+        return found if self.paged is None else found | {"paged": self.paged}
 
 
 @dataclass(frozen=True)
@@ -293,15 +300,14 @@ class Manifest:
         return state_bytes([[int(size) for size in shape] for shape in states])
 
     def _check_files(self) -> None:
-        for name in [*self.files, self.graphs.prefill.file, self.graphs.decode.file]:
+        for name in [*self.files, *(graph.file for graph in self.graphs.by_phase.values())]:
             _require_plain_path(name)
         if len({name.lower() for name in self.files}) < len(self.files):
             raise ValueError("files: two names differ only in case, and would be one file on some systems")
 
     def _check_graphs(self) -> None:
         rows, cache = self.architecture.cache_rows, self.kv_cache
-        phases: tuple[tuple[Phase, Graph], ...] = (("prefill", self.graphs.prefill), ("decode", self.graphs.decode))
-        for phase, graph in phases:
+        for phase, graph in self.graphs.by_phase.items():
             stored = [(heads, width * cache.stored_bits // DTYPE_BITS[cache.dtype]) for heads, width in rows]
             check_ports(phase, graph.inputs, graph.outputs, stored, cache.dtype, self.architecture.vocab_size)
         expected = kv_bytes_per_token(rows, cache.stored_bits)
