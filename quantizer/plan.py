@@ -26,7 +26,7 @@ from .transforms.permute import plan_permutations
 from .transforms.smooth import plan_smoothing
 
 _FOLDING = {4: 0.25, 8: 0.5}  # exponents that were best, by bits
-_EMBEDDING_SHARE = 0.1  # how much a tied table's rounding looks at the table itself rather than at the head's inputs
+_EMBEDDING_SHARE = 0.1  # how much a tied embedding's rounding looks at the embedding itself rather than at the head's inputs
 
 
 class Plan:
@@ -133,7 +133,7 @@ class Plan:
             return None
         hessian = self.changes.inputs(site.weight).apply_to_gram(self._grams.read(site.weight))
         mean = hessian.diagonal().mean()
-        if site.role == "table" and mean > 0:
+        if site.role == "embedding" and mean > 0:
             hessian = (
                 hessian * ((1 - _EMBEDDING_SHARE) / mean) + np.eye(len(hessian), dtype=np.float32) * _EMBEDDING_SHARE
             )

@@ -1,9 +1,9 @@
 """Named recipes, and recipe files.
 
-fast        seconds, no text: the best grid for each group of 32, the table in 8 bits
+fast        seconds, no text: the best grid for each group of 32, the embedding in 8 bits
 balanced    the default: GPTQ with everything, 5.0 bits per weight spent by measured sensitivity
 small       the same at 4.6 bits
-accurate    the same at 6.2 bits, enough for a table in 8 bits
+accurate    the same at 6.2 bits, enough for an embedding in 8 bits
 """
 
 import tomllib
@@ -21,8 +21,8 @@ from .recipe import QuantConfig, Recipe, Scheme
 
 _READ_TOKENS = 16384  # of a file; text that the model writes itself takes longer
 _OUTLIER_SHARE = 0.03  # of weights.bin, as 32 inputs of each matrix take: KL fell by 33, 43, 49 % with 1, 3, 6 %
-_TABLE = QuantConfig(Scheme(8, 32, symmetric=True))
-_FAST = Recipe(QuantConfig(Scheme(4, 32)), _TABLE, method="search")
+_EMBEDDING = QuantConfig(Scheme(8, 32, symmetric=True))
+_FAST = Recipe(QuantConfig(Scheme(4, 32)), _EMBEDDING, method="search")
 _CAREFUL = Recipe(
     QuantConfig(Scheme(4, 32, scale_bits=8)),
     QuantConfig(Scheme(8, 32, symmetric=True, scale_bits=8)),
@@ -44,7 +44,7 @@ class Storage:
     bits: int | None = None
     group_size: int | None = None
     symmetric: bool | None = None
-    table_bits: int | None = None
+    embedding_bits: int | None = None
     outliers: int | Literal["auto"] | None = None
 
     @property
@@ -149,9 +149,9 @@ def _stored(base: Recipe, storage: Storage) -> Recipe:
         (careful and bits == 8) if storage.symmetric is None else storage.symmetric,  # zero points buy 8 bits nothing
         old.scale_bits,
     )
-    table = replace(base.table.scheme, bits=storage.table_bits or base.table.scheme.bits)
+    embedding = replace(base.embedding.scheme, bits=storage.embedding_bits or base.embedding.scheme.bits)
     outliers = storage.outliers if isinstance(storage.outliers, int) else base.linear.outliers
     share = _OUTLIER_SHARE if storage.outliers == "auto" else None
     return replace(
-        base, linear=QuantConfig(linear, outliers), table=QuantConfig(table, base.table.outliers), outlier_share=share
+        base, linear=QuantConfig(linear, outliers), embedding=QuantConfig(embedding, base.embedding.outliers), outlier_share=share
     )

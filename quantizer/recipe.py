@@ -74,7 +74,7 @@ class Recipe:
 
     Attributes:
         linear: how the weight matrices of the layers are stored.
-        table: how the token table (embedding, tied or untied head) is stored: symmetric, for the kernels that share it
+        embedding: how the embedding (tied or untied head) is stored: symmetric, for the kernels that share it
             pack zero points differently.
         exclude: patterns (`*`, `?`) of matrices that stay as they are.
         method: how codes are chosen. "rtn" needs nothing; "search" finds each group's best grid; "gptq" also
@@ -82,9 +82,9 @@ class Recipe:
         permute: let neighbouring weights absorb the order that suits GPTQ best.
         fold: let neighbouring weights absorb a scale that favours inputs that matter.
         polish: rounds of refinement after GPTQ.
-        budget: bits per weight over all parameters; None stores every matrix by `linear` and `table`.
+        budget: bits per weight over all parameters; None stores every matrix by `linear` and `embedding`.
         outlier_share: what second codes may add to weights.bin, of its bytes without them: how many outliers each 4-bit
-            matrix gets is then chosen by sensitivity. None gives each as many as `linear` and `table` say.
+            matrix gets is then chosen by sensitivity. None gives each as many as `linear` and `embedding` say.
         calibration: "self" for text that the model writes itself, or the name of the text that was given.
         calibration_tokens: most tokens to use of it.
         seed: of the model's own text.
@@ -92,7 +92,7 @@ class Recipe:
     """
 
     linear: QuantConfig
-    table: QuantConfig
+    embedding: QuantConfig
     exclude: tuple[str, ...] = ()
     method: str = "rtn"
     permute: bool = False
@@ -106,8 +106,8 @@ class Recipe:
     kv: Literal["int8", "int4"] | None = None
 
     def __post_init__(self) -> None:
-        if not self.table.scheme.symmetric:
-            raise ValueError("table: must be symmetric; MatMulNBits and GatherBlockQuantized share its bytes")
+        if not self.embedding.scheme.symmetric:
+            raise ValueError("embedding: must be symmetric; MatMulNBits and GatherBlockQuantized share its bytes")
         if self.method not in METHODS:
             raise ValueError(f"method: {self.method!r} is not known; choose one of {', '.join(METHODS)}")
         if self.kv not in (None, "int8", "int4"):
@@ -125,7 +125,7 @@ class Recipe:
         if self.outlier_share is None:
             return
         if self.budget is not None or self.outliers:
-            raise ValueError("outlier_share: a budget, or outliers of linear and table, say the same; leave one out")
+            raise ValueError("outlier_share: a budget, or outliers of linear and embedding, say the same; leave one out")
         if not 0 < self.outlier_share <= 1:
             raise ValueError(f"outlier_share: {self.outlier_share} of weights.bin; choose a number above 0, at most 1")
 
@@ -141,5 +141,5 @@ class Recipe:
 
     @property
     def outliers(self) -> int:
-        """Outlier inputs of any matrix that is stored by `linear` or `table`."""
-        return max(self.linear.outliers, self.table.outliers)
+        """Outlier inputs of any matrix that is stored by `linear` or `embedding`."""
+        return max(self.linear.outliers, self.embedding.outliers)

@@ -137,7 +137,7 @@ class Storage:
 
     def _choice(self, site: "QuantizableWeight") -> QuantConfig:
         assert self.recipe is not None
-        return self.recipe.table if site.role == "table" else self.recipe.linear
+        return self.recipe.embedding if site.role == "embedding" else self.recipe.linear
 
 
 def plan_storage(

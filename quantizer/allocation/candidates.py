@@ -11,12 +11,12 @@ _LINEAR = [QuantConfig(Scheme(4, size, scale_bits=8), n) for size, counts in _OU
 _LINEAR += [
     QuantConfig(Scheme(8, 32, symmetric=True, scale_bits=8))
 ]  # small groups: activations are rounded by group too
-_TABLE = [QuantConfig(Scheme(4, 32, symmetric=True, scale_bits=8), n) for n in (0, 32, 64, 128)]
-_TABLE += [QuantConfig(Scheme(8, 32, symmetric=True, scale_bits=8))]
+_EMBEDDING = [QuantConfig(Scheme(4, 32, symmetric=True, scale_bits=8), n) for n in (0, 32, 64, 128)]
+_EMBEDDING += [QuantConfig(Scheme(8, 32, symmetric=True, scale_bits=8))]
 _EXPERTS = [Scheme(4, 64), Scheme(4, 32), Scheme(8, 64)]
 _BASE = {
     "linear": QuantConfig(Scheme(4, 32, scale_bits=8)),
-    "table": QuantConfig(Scheme(4, 32, symmetric=True, scale_bits=8)),
+    "embedding": QuantConfig(Scheme(4, 32, symmetric=True, scale_bits=8)),
 }
 _EXPERTS_BASE = Scheme(4, 32)
 _GROUPS = (0, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32)  # of outliers that a recipe's own scheme may have
@@ -26,7 +26,7 @@ def choice_for(site: QuantizableWeight, recipe: Recipe) -> QuantConfig:
     """How a recipe that weighs nothing stores a matrix."""
     if site.role == "experts":
         return experts_choice(site, recipe.linear.scheme)
-    return recipe.table if site.role == "table" else recipe.linear
+    return recipe.embedding if site.role == "embedding" else recipe.linear
 
 
 def base_of(site: QuantizableWeight) -> QuantConfig:
@@ -50,7 +50,7 @@ def schemes_of(site: QuantizableWeight, recipe: Recipe) -> set[Scheme]:
 def _candidates_of_a_budget(site: QuantizableWeight) -> list[QuantConfig]:
     if site.role == "experts":
         return list(dict.fromkeys(experts_choice(site, scheme) for scheme in _EXPERTS))
-    return _that_fit(site, _TABLE if site.role == "table" else _LINEAR)
+    return _that_fit(site, _EMBEDDING if site.role == "embedding" else _LINEAR)
 
 
 def _with_outliers(site: QuantizableWeight, scheme: Scheme) -> list[QuantConfig]:

@@ -42,7 +42,7 @@ def _count_or_auto(_context: click.Context, _option: click.Parameter, text: str 
 @click.option("--bits", type=click.Choice(_NUMBERS["bits"]), help="Bits of layer weights.")
 @click.option("--group-size", type=click.Choice(_NUMBERS["group_size"]), help="Weights that share a scale.")
 @click.option("--symmetric/--asymmetric", default=None, help="Without or with zero points.")
-@click.option("--table-bits", type=click.Choice(_NUMBERS["bits"]), help="Bits of embedding and head.")
+@click.option("--embedding-bits", "--table-bits", "embedding_bits", type=click.Choice(_NUMBERS["bits"]), help="Bits of embedding and head.")
 @click.option(
     "--outliers",
     metavar="N|auto",
@@ -78,7 +78,7 @@ def quantize(
 
     \b
     Presets:
-      fast      the best grid for each group, table in 8 bits; no text, seconds
+      fast      the best grid for each group, embedding in 8 bits; no text, seconds
       balanced  5.0 bits per weight, spent by measured sensitivity (the default)
       small     the same with 4.6 bits
       accurate  the same with 6.2 bits
@@ -142,7 +142,7 @@ def _recipe(recipe_file: Path | None, **choices: Any) -> "Recipe":
         bits=_number(choices.pop("bits")),
         group_size=_number(choices.pop("group_size")),
         symmetric=choices.pop("symmetric"),
-        table_bits=_number(choices.pop("table_bits")),
+        embedding_bits=_number(choices.pop("embedding_bits")),
         outliers=choices.pop("outliers"),
     )
     return make_recipe(storage=storage, exclude=exclude, **choices)

@@ -89,7 +89,7 @@ def test_wide_groups(make_checkpoint, make_bundle, tmp_path):
 
 def test_an_untied_embedding_gets_none(make_checkpoint, make_bundle, tmp_path):
     bundle = make_bundle(make_checkpoint(tie_word_embeddings=False))
-    recipe = make_recipe(storage=Storage(bits=4, table_bits=4, outliers="auto"))
+    recipe = make_recipe(storage=Storage(bits=4, embedding_bits=4, outliers="auto"))
     result = quantize(bundle, tmp_path / "q", replace(recipe, outlier_share=1.0), text=TEXT)
     found = outliers(result)
     assert (found["model.embed_tokens.weight"], found["lm_head.weight"]) == (0, 32)

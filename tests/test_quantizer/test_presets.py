@@ -53,7 +53,7 @@ def test_recipe_file(tmp_path):
     path = tmp_path / "recipe.toml"
     path.write_text(
         'method = "gptq"\npermute = true\nbudget = 4.8\n'
-        "[linear]\nscheme = {bits = 4, group_size = 64}\n[table]\nscheme = {bits = 8, symmetric = true}\n"
+        "[linear]\nscheme = {bits = 4, group_size = 64}\n[embedding]\nscheme = {bits = 8, symmetric = true}\n"
     )
     recipe = read_recipe(path)
     assert recipe.linear.scheme == Scheme(4, 64)
@@ -63,14 +63,14 @@ def test_recipe_file(tmp_path):
         read_recipe(path)
 
 
-TABLE = "[table]\nscheme = {bits = 8, symmetric = true}\n"
+EMBEDDING = "[embedding]\nscheme = {bits = 8, symmetric = true}\n"
 
 
 @pytest.mark.parametrize(
     ("keys", "outliers", "message"),
     [
-        ("outlier_share = 0.02\nbudget = 5.0", 0, "a budget, or outliers of linear and table"),
-        ("outlier_share = 0.02", 32, "a budget, or outliers of linear and table"),
+        ("outlier_share = 0.02\nbudget = 5.0", 0, "a budget, or outliers of linear and embedding"),
+        ("outlier_share = 0.02", 32, "a budget, or outliers of linear and embedding"),
         ("outlier_share = 0.0", 0, "above 0, at most 1"),
         ("outlier_share = 1.5", 0, "above 0, at most 1"),
     ],
@@ -78,7 +78,7 @@ TABLE = "[table]\nscheme = {bits = 8, symmetric = true}\n"
 def test_a_share_of_outliers_is_checked(keys, outliers, message, tmp_path):
     path = tmp_path / "recipe.toml"
     linear = f"[linear]\nscheme = {{bits = 4}}\noutliers = {outliers}\n"
-    path.write_text(f'method = "gptq"\n{keys}\n{linear}{TABLE}')
+    path.write_text(f'method = "gptq"\n{keys}\n{linear}{EMBEDDING}')
     with pytest.raises(QuantizationError, match=message):
         read_recipe(path)
 

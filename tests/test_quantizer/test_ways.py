@@ -10,7 +10,7 @@ from quantizer.presets import Storage, make_recipe
 from quantizer.recipe import GROUP_SIZES
 
 MATRIX = QuantizableWeight("down", "down.weight", "linear", 576, 1536, transposed=True)
-TABLE = QuantizableWeight("embed", "embed.weight", "table", 49152, 576, transposed=False)
+EMBEDDING = QuantizableWeight("embed", "embed.weight", "embedding", 49152, 576, transposed=False)
 EXPERTS = QuantizableWeight(
     "up", "up.weight", "experts", 64, 64, transposed=False, count=4, operator="experts", divisor=64
 )
@@ -27,14 +27,14 @@ def test_outliers_fill_groups_of_the_recipe_s_own_scheme(size):
 
 
 def test_only_four_bits_get_outliers():
-    assert [way.outliers for way in candidates_of(TABLE, AUTO)] == [0]
-    table = replace(AUTO.table, scheme=replace(AUTO.table.scheme, bits=4))
-    assert [way.outliers for way in candidates_of(TABLE, replace(AUTO, table=table))][:2] == [0, 32]
+    assert [way.outliers for way in candidates_of(EMBEDDING, AUTO)] == [0]
+    embedding = replace(AUTO.embedding, scheme=replace(AUTO.embedding.scheme, bits=4))
+    assert [way.outliers for way in candidates_of(EMBEDDING, replace(AUTO, embedding=embedding))][:2] == [0, 32]
     assert len(candidates_of(MATRIX, make_recipe(storage=Storage(bits=8, outliers="auto")))) == 1
     assert candidates_of(EXPERTS, AUTO) == [choice_for(EXPERTS, AUTO)]
 
 
-@pytest.mark.parametrize("site", [MATRIX, TABLE, EXPERTS])
+@pytest.mark.parametrize("site", [MATRIX, EMBEDDING, EXPERTS])
 def test_what_is_measured_serves_every_recipe_of_these_schemes(site):
     budget = replace(AUTO, outlier_share=None, budget=5.0)
     assert schemes_of(site, budget) == schemes_of(site, AUTO)
