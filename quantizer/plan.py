@@ -25,7 +25,7 @@ from .transforms.equivalent import EquivalentTransforms
 from .transforms.permute import plan_permutations
 from .transforms.smooth import plan_smoothing
 
-_FOLDING = {4: 0.25, 8: 0.5}  # exponents that were best, by bits
+_SMOOTHING = {4: 0.25, 8: 0.5}  # exponents that were best, by bits
 _EMBEDDING_SHARE = 0.1  # how much a tied embedding's rounding looks at the embedding itself rather than at the head's inputs
 
 
@@ -57,7 +57,7 @@ class Plan:
         self._transposed = transposed
         if hessians is not None and recipe.permute:
             plan_permutations(structure, self.diagonal, self.changes)
-        if hessians is not None and recipe.fold:
+        if hessians is not None and recipe.smoothing:
             plan_smoothing(structure, self.diagonal, self._exponent, self.changes)
 
     @property
@@ -159,4 +159,4 @@ class Plan:
 
     def _exponent(self, weight: str) -> float:
         choice: QuantConfig | None = self.choices.get(weight)
-        return _FOLDING[choice.scheme.bits] if choice else 0.0
+        return _SMOOTHING[choice.scheme.bits] if choice else 0.0

@@ -29,7 +29,7 @@ def require_usable(bundle: Bundle, recipe: Recipe, gate: Gate | None) -> None:
         )
     if recipe.kv is not None:
         require_storable(bundle, bits_of(recipe.kv))
-    if bundle.manifest.kv_cache.dtype in ("int8", "uint8") and (recipe.permute or recipe.fold):
+    if bundle.manifest.kv_cache.dtype in ("int8", "uint8") and (recipe.permute or recipe.smoothing):
         raise QuantizationError(
             f"{bundle.folder}: its values are stored by scales for the channels as they are, and this method reorders "
             "and scales channels. Start from the float bundle, and store keys and values in the same run: --kv int8."

@@ -26,7 +26,7 @@ _FAST = Recipe(QuantConfig(Scheme(4, 32)), _EMBEDDING, method="search")
 _CAREFUL = Recipe(
     QuantConfig(Scheme(4, 32, scale_bits=8)),
     QuantConfig(Scheme(8, 32, symmetric=True, scale_bits=8)),
-    method="gptq", permute=True, fold=True, polish=2, calibration_tokens=8192,
+    method="gptq", permute=True, smoothing=True, polish=2, calibration_tokens=8192,
 )  # fmt: skip
 _METHODS = {name: replace(_CAREFUL if method.needs_text else _FAST, method=name) for name, method in METHODS.items()}
 PRESETS = {

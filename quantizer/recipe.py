@@ -80,7 +80,7 @@ class Recipe:
         method: how codes are chosen. "rtn" needs nothing; "search" finds each group's best grid; "gptq" also
             propagates errors, and needs calibration text.
         permute: let neighbouring weights absorb the order that suits GPTQ best.
-        fold: let neighbouring weights absorb a scale that favours inputs that matter.
+        smoothing: let neighbouring weights absorb a scale that favours inputs that matter.
         polish: rounds of refinement after GPTQ.
         budget: bits per weight over all parameters; None stores every matrix by `linear` and `embedding`.
         outlier_share: what second codes may add to weights.bin, of its bytes without them: how many outliers each 4-bit
@@ -96,7 +96,7 @@ class Recipe:
     exclude: tuple[str, ...] = ()
     method: str = "rtn"
     permute: bool = False
-    fold: bool = False
+    smoothing: bool = False
     polish: int = 0
     budget: float | None = None
     outlier_share: float | None = None
@@ -113,8 +113,8 @@ class Recipe:
         if self.kv not in (None, "int8", "int4"):
             raise ValueError(f"kv: {self.kv!r} is not supported; choose int8 or int4, or leave it out")
         outliers = self.outliers or self.outlier_share is not None
-        if not self.needs_text and (self.permute or self.fold or self.polish or self.budget or outliers):
-            raise ValueError("permute, fold, polish, budget and outliers need calibration: use method gptq")
+        if not self.needs_text and (self.permute or self.smoothing or self.polish or self.budget or outliers):
+            raise ValueError("permute, smoothing, polish, budget and outliers need calibration: use method gptq")
         if self.polish < 0 or self.calibration_tokens < 1:
             raise ValueError("polish must be at least 0 and calibration_tokens at least 1")
         if self.budget is not None and not 1 < self.budget < 32:

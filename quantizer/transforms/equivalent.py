@@ -1,7 +1,7 @@
 """Exact changes of a model that its weights absorb: reordered and scaled channels.
 
 If the rows of one matrix are reordered or scaled and the columns of the matrix behind it undo that, the model computes
-what it did before. Permutations, scale folding and the off-grid benchmark are all of this form.
+what it did before. Permutations, smoothing and the off-grid benchmark are all of this form.
 """
 
 from dataclasses import dataclass

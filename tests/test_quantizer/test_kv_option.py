@@ -29,7 +29,7 @@ def contents(folder):
 
 @pytest.mark.parametrize("recipe", [make_recipe(preset="fast"), make_recipe(method="gptq", storage=Storage(bits=4))])
 def test_it_is_quantize_and_then_quantize_kv(tiny_bundle, tmp_path, recipe):
-    """With permuted and folded values, too: scales are those of the weights as they are stored."""
+    """With permuted and smoothed values, too: scales are those of the weights as they are stored."""
     quantize(tiny_bundle, tmp_path / "weights", recipe, text=TEXT)
     quantize_cache(tmp_path / "weights", tmp_path / "after", 8, TEXT)
     result = quantize(tiny_bundle, tmp_path / "both", replace(recipe, kv="int8"), text=TEXT)

@@ -179,7 +179,7 @@ def test_one_tensor_in_memory_at_a_time(tiny_bundle, tmp_path):
     assert int(done.stdout) < 40e6  # nothing grows with the model but its largest tensor
 
 
-GPTQ = Recipe(QuantConfig(Scheme(4, 32), 32), EMBEDDING, method="gptq", permute=True, fold=True, polish=1)
+GPTQ = Recipe(QuantConfig(Scheme(4, 32), 32), EMBEDDING, method="gptq", permute=True, smoothing=True, polish=1)
 CHUNKS = np.random.default_rng(2).integers(3, 320, (8, 64))
 TEXT = split("random", CHUNKS)
 

@@ -50,12 +50,12 @@ def test_a_llama_is_recognised(tiny_bundle):
     assert len(found.stream.outputs) == 2 * 2 + 5  # o and down; gains
 
 
-@pytest.mark.parametrize("steps", ["permute", "fold", "both"])
+@pytest.mark.parametrize("steps", ["permute", "smoothing", "both"])
 def test_absorbed_changes_are_exact(tiny_bundle, tmp_path, steps):
     def plan(structure, _read):
         changes = EquivalentTransforms()
         squares = random_squares(input_sizes(structure))
-        if steps != "fold":
+        if steps != "smoothing":
             plan_permutations(structure, squares, changes)
         if steps != "permute":
             plan_smoothing(structure, squares, lambda _: 0.5, changes)
