@@ -63,7 +63,7 @@ class Plan:
     @property
     def fingerprint(self) -> str:
         """Of all that measurements depend on: weights, text, and the recipe, less what it is to cost."""
-        return self._identify(replace(self.recipe, budget=None, exclude=(), polish=0, outlier_share=None))
+        return self._identify(replace(self.recipe, budget=None, exclude=(), polish=0, residual_share=None))
 
     @property
     def identity(self) -> str:
@@ -103,9 +103,9 @@ class Plan:
         return replace(tried, values=np.ascontiguousarray(values.swapaxes(-1, -2) if site.transposed else values))
 
     def ways(self, site: QuantizableWeight) -> list[QuantConfig]:
-        """The ways among which a recipe that weighs them chooses; no outliers where no Hessian says which."""
+        """The ways among which a recipe that weighs them chooses; no residual channels where no Hessian says which."""
         known = self._grams is not None and site.weight in self._grams
-        return [way for way in candidates_of(site, self.recipe) if known or not way.outliers]
+        return [way for way in candidates_of(site, self.recipe) if known or not way.residual_channels]
 
     def spend(self, measured: Mapping[str, Measured], budget: int, layout: Layout) -> None:
         """Choose how each matrix is stored, within `budget` bytes of the whole file."""

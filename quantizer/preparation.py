@@ -124,5 +124,5 @@ def _affordable(bundle: Bundle, graphs: Graphs, plan: Plan) -> int:
     recipe = plan.recipe
     if recipe.budget is not None:
         return budget_bytes(bundle, recipe.budget) - plan.loud_bytes
-    assert recipe.outlier_share is not None
-    return int((1 + recipe.outlier_share) * plan.stored_bytes(layout_of(graphs)))
+    assert recipe.residual_share is not None
+    return int((1 + recipe.residual_share) * plan.stored_bytes(layout_of(graphs)))

@@ -20,7 +20,7 @@ from .algorithms.methods import METHODS
 from .recipe import QuantConfig, Recipe, Scheme
 
 _READ_TOKENS = 16384  # of a file; text that the model writes itself takes longer
-_OUTLIER_SHARE = 0.03  # of weights.bin, as 32 inputs of each matrix take: KL fell by 33, 43, 49 % with 1, 3, 6 %
+_RESIDUAL_SHARE = 0.03  # of weights.bin, as 32 inputs of each matrix take: KL fell by 33, 43, 49 % with 1, 3, 6 %
 _EMBEDDING = QuantConfig(Scheme(8, 32, symmetric=True))
 _FAST = Recipe(QuantConfig(Scheme(4, 32)), _EMBEDDING, method="search")
 _CAREFUL = Recipe(
@@ -45,7 +45,7 @@ class Storage:
     group_size: int | None = None
     symmetric: bool | None = None
     embedding_bits: int | None = None
-    outliers: int | Literal["auto"] | None = None
+    residual_channels: int | Literal["auto"] | None = None
 
     @property
     def given(self) -> bool:
@@ -63,8 +63,8 @@ def make_recipe(
     """The recipe that a user's choices mean; `others` are further fields of Recipe, None where nothing is said.
 
     1. A preset is taken as it is; without one, a budget means "balanced" within that budget.
-    2. Without both, weights are stored as `storage` says, by "search" unless another method is named; outliers mean
-       "gptq", which alone knows them.
+    2. Without both, weights are stored as `storage` says, by "search" unless another method is named; residual channels
+       mean "gptq", which alone knows them.
     3. Without anything, "balanced" is meant.
 
     Raises:
@@ -75,11 +75,11 @@ def make_recipe(
     elif budget is not None or not (method or storage.given):
         base = PRESETS["balanced"]
     else:
-        base = _METHODS[method or ("gptq" if storage.outliers else "search")]
+        base = _METHODS[method or ("gptq" if storage.residual_channels else "search")]
     if method not in (None, base.method):
         raise QuantizationError(f"preset {preset!r} uses the method {base.method!r}: leave out one of the two.")
     if storage.given and (budget or base.budget):
-        raise QuantizationError("a budget chooses bits, groups and outliers itself: leave those options out.")
+        raise QuantizationError("a budget chooses bits, groups and residual channels itself: leave those options out.")
     try:
         chosen = {key: value for key, value in {"budget": budget, **others}.items() if value is not None}
         if chosen.get("calibration", "self") != "self":
@@ -106,7 +106,7 @@ def require_effect(given: Mapping[str, Any], recipe: Recipe, *, gate: bool) -> N
     if names and not (recipe.needs_text or recipe.kv or gate):
         raise QuantizationError(
             f"{_flag(names[0])} has no effect: method {recipe.method!r} needs no text. Leave it out, or name what "
-            "reads text: --method gptq, --budget, --preset balanced, --outliers, --kv or --fail-if."
+            "reads text: --method gptq, --budget, --preset balanced, --residual-channels, --kv or --fail-if."
         )
     if "seed" in names and recipe.calibration != "self":
         raise QuantizationError("--seed has no effect: it is of text that the model writes. Leave out --calibration.")
@@ -150,8 +150,8 @@ def _stored(base: Recipe, storage: Storage) -> Recipe:
         old.scale_bits,
     )
     embedding = replace(base.embedding.scheme, bits=storage.embedding_bits or base.embedding.scheme.bits)
-    outliers = storage.outliers if isinstance(storage.outliers, int) else base.linear.outliers
-    share = _OUTLIER_SHARE if storage.outliers == "auto" else None
+    residuals = storage.residual_channels if isinstance(storage.residual_channels, int) else base.linear.residual_channels
+    share = _RESIDUAL_SHARE if storage.residual_channels == "auto" else None
     return replace(
-        base, linear=QuantConfig(linear, outliers), embedding=QuantConfig(embedding, base.embedding.outliers), outlier_share=share
+        base, linear=QuantConfig(linear, residuals), embedding=QuantConfig(embedding, base.embedding.residual_channels), residual_share=share
     )

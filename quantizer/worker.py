@@ -6,7 +6,7 @@ import numpy as np
 import onnx_ir as ir
 
 from .algorithms.outlier_channels import Columns, refit, set_apart
-from .algorithms.registry import NO_OUTLIERS, quantize_matrix
+from .algorithms.registry import NO_RESIDUALS, quantize_matrix
 from .algorithms.residual_channels import Index, effective
 from .graph.expert_stacks import quantize_stack
 from .graph.quantizable import QuantizableWeight
@@ -24,7 +24,7 @@ class Codes:
 
     Attributes:
         matrices: one, or one for each expert.
-        index: inputs that the matrix repeats as outliers.
+        index: inputs that the matrix repeats as residual-coded channels.
         kind: the type of its scales.
         error: ‖W − Ŵ‖ / ‖W‖, the inputs in `columns` aside.
         columns: inputs that stay in floating point.
@@ -86,7 +86,7 @@ class QuantizeWorker:
             return self._quantized(site, weight, plan.hessian(site, i), choice, kind, i)[0]
 
         stack, error = quantize_stack(weights, quantized)
-        return Codes(tuple(stack), NO_OUTLIERS, kind, error)
+        return Codes(tuple(stack), NO_RESIDUALS, kind, error)
 
     def _quantized(
         self,

@@ -129,10 +129,10 @@ class Storage:
         return True
 
     def _store(self, writer: "WeightsWriter", weight: "Weight", matrix: Any, kind: Any, error: float) -> None:
-        from quantizer.algorithms.registry import NO_OUTLIERS
+        from quantizer.algorithms.registry import NO_RESIDUALS
         from quantizer.storage.storing import store_codes
 
-        self.stored[weight.name], entry = store_codes(writer, weight.name, matrix, NO_OUTLIERS, kind, error)
+        self.stored[weight.name], entry = store_codes(writer, weight.name, matrix, NO_RESIDUALS, kind, error)
         self.tensors.append(entry)
 
     def _choice(self, site: "QuantizableWeight") -> QuantConfig:

@@ -15,7 +15,7 @@ from .methods import METHODS
 from .residual_channels import Index, extend
 
 _ROWS = 1024  # that a thread takes at a time; rows do not know of each other, and an embedding has many
-NO_OUTLIERS: Index = np.zeros(0, np.int64)
+NO_RESIDUALS: Index = np.zeros(0, np.int64)
 
 
 def quantize_matrix(
@@ -40,8 +40,8 @@ def quantize_matrix(
     """
     stored = plan_scales(weight, choice.scheme, kind)
     known = hessian if isinstance(hessian, Hessian) or hessian is None else Hessian(hessian)
-    importance, index = np.ones(weight.shape[1], np.float32) if known is None else known.importance, NO_OUTLIERS
-    if METHODS[method].needs_text and known is not None and choice.outliers:
+    importance, index = np.ones(weight.shape[1], np.float32) if known is None else known.importance, NO_RESIDUALS
+    if METHODS[method].needs_text and known is not None and choice.residual_channels:
         wide = extend(weight, known.values, importance, choice)
         weight, known, importance, index = wide.weight, Hessian(wide.hessian), wide.importance, wide.index
     inputs = InputStatistics(known, importance, polishing)

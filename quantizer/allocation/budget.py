@@ -4,7 +4,7 @@ Each matrix is quantized alone in an ordinary way, and its KL divergence measure
 predicted from that: KL is proportional to the error E of the layer's outputs, and E of a scheme to the error of its
 plain rounding, input by input, times what of the input the others cannot make up for: 1 / diag(H⁻¹), its variance
 given all others. Inputs with a second code lose nothing. Compared with GPTQ, E was predicted within 6 %; weighted
-by diag(H) instead, outliers looked up to twice as good as they are.
+by diag(H) instead, residual channels looked up to twice as good as they are.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -110,7 +110,7 @@ def _predicted(site: QuantizableWeight, choice: QuantConfig, measured: Measured 
     if measured is None:
         return 0.0
     before = float(measured.damages[base_of(site).scheme].sum())
-    lost = np.sort(measured.damages[choice.scheme])[: site.inputs - choice.outliers]
+    lost = np.sort(measured.damages[choice.scheme])[: site.inputs - choice.residual_channels]
     return measured.kl * (float(lost.sum()) / before) if before else 0.0
 
 
@@ -122,12 +122,12 @@ def _own_variance(hessian: Floats) -> Floats:
 
 
 def _parts(site: QuantizableWeight, choice: QuantConfig) -> list[int]:
-    """Bytes of codes, scales, and what else there is: zero points, steps, outlier indices."""
+    """Bytes of codes, scales, and what else there is: zero points, steps, residual indices."""
     rows, scheme = site.rows * site.count, choice.scheme
-    groups = scheme.groups(site.inputs) + scheme.groups(choice.outliers)
+    groups = scheme.groups(site.inputs) + scheme.groups(choice.residual_channels)
     codes = rows * groups * scheme.group_size * scheme.bits // 8
     scales = rows * groups * (_SCALE_BYTES if scheme.scale_bits == 16 else 1)
     steps = 0 if scheme.scale_bits == 16 else 2 * rows
     zeros = packed_bytes(rows, site.inputs, choice, _SCALE_BYTES) - codes - scales - steps
-    index = 8 * (choice.outliers + -site.inputs % scheme.group_size) if choice.outliers else 0
+    index = 8 * (choice.residual_channels + -site.inputs % scheme.group_size) if choice.residual_channels else 0
     return [part for part in (codes, scales, zeros, steps, index) if part]

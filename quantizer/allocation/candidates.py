@@ -6,8 +6,8 @@ from ..graph.expert_stacks import experts_choice
 from ..graph.quantizable import QuantizableWeight
 from ..recipe import QuantConfig, Recipe, Scheme
 
-_OUTLIERS = {64: (0, 64, 128), 32: (0, 32, 64, 96, 128, 192, 256), 16: (0, 32, 64, 128, 192)}  # by group size
-_LINEAR = [QuantConfig(Scheme(4, size, scale_bits=8), n) for size, counts in _OUTLIERS.items() for n in counts]
+_RESIDUALS = {64: (0, 64, 128), 32: (0, 32, 64, 96, 128, 192, 256), 16: (0, 32, 64, 128, 192)}  # by group size
+_LINEAR = [QuantConfig(Scheme(4, size, scale_bits=8), n) for size, counts in _RESIDUALS.items() for n in counts]
 _LINEAR += [
     QuantConfig(Scheme(8, 32, symmetric=True, scale_bits=8))
 ]  # small groups: activations are rounded by group too
@@ -19,7 +19,7 @@ _BASE = {
     "embedding": QuantConfig(Scheme(4, 32, symmetric=True, scale_bits=8)),
 }
 _EXPERTS_BASE = Scheme(4, 32)
-_GROUPS = (0, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32)  # of outliers that a recipe's own scheme may have
+_GROUPS = (0, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32)  # of residual channels that a recipe's own scheme may have
 
 
 def choice_for(site: QuantizableWeight, recipe: Recipe) -> QuantConfig:
@@ -39,11 +39,11 @@ def candidates_of(site: QuantizableWeight, recipe: Recipe) -> list[QuantConfig]:
     if recipe.budget is not None:
         return _candidates_of_a_budget(site)
     own = choice_for(site, recipe)
-    return [own] if recipe.outlier_share is None else _with_outliers(site, own.scheme)
+    return [own] if recipe.residual_share is None else _with_residuals(site, own.scheme)
 
 
 def schemes_of(site: QuantizableWeight, recipe: Recipe) -> set[Scheme]:
-    """The schemes whose damages are measured: the same for a budget and for a share of outliers."""
+    """The schemes whose damages are measured: the same for a budget and for a share of residual channels."""
     return {way.scheme for way in [*_candidates_of_a_budget(site), choice_for(site, recipe)]}
 
 
@@ -53,7 +53,7 @@ def _candidates_of_a_budget(site: QuantizableWeight) -> list[QuantConfig]:
     return _that_fit(site, _EMBEDDING if site.role == "embedding" else _LINEAR)
 
 
-def _with_outliers(site: QuantizableWeight, scheme: Scheme) -> list[QuantConfig]:
+def _with_residuals(site: QuantizableWeight, scheme: Scheme) -> list[QuantConfig]:
     """At 8 bits, what is lost is lost to the activations, which are rounded to 8 bits too: second codes buy nothing."""
     if site.role == "experts" or scheme.bits == 8:
         return [QuantConfig(scheme)]
@@ -61,4 +61,4 @@ def _with_outliers(site: QuantizableWeight, scheme: Scheme) -> list[QuantConfig]
 
 
 def _that_fit(site: QuantizableWeight, ways: Sequence[QuantConfig]) -> list[QuantConfig]:
-    return [way for way in ways if way.outliers <= site.inputs // 2]
+    return [way for way in ways if way.residual_channels <= site.inputs // 2]

@@ -19,7 +19,7 @@ Made = tuple[QuantizedMatrix, Index]
 
 
 class ResumeCache:
-    """Matrices and their outlier indices, by name.
+    """Matrices and the indices of their residual channels, by name.
 
     Args:
         folder: made when the first matrix is kept; None keeps nothing.

@@ -74,7 +74,7 @@ def store_codes(
     scheme, rows, inputs = matrix.scheme, len(matrix.codes), matrix.codes.shape[1] - len(index)
     entry = QuantizedTensor(
         name=name, bits=scheme.bits, group_size=scheme.group_size, symmetric=scheme.symmetric,
-        outliers=_outliers(index, inputs, scheme.group_size), bytes=packed.nbytes, relative_error=error,
+        outliers=_residuals(index, inputs, scheme.group_size), bytes=packed.nbytes, relative_error=error,
         float_inputs=0 if columns is None else len(columns.index),
     )  # fmt: skip
     beside = None if columns is None else _store_columns(writer, module, columns, inputs)
@@ -114,7 +114,7 @@ def relative_error(weight: Floats, matrix: QuantizedMatrix, index: Index) -> flo
     return float(np.sqrt(lost / whole)) if whole else 0.0
 
 
-def _outliers(index: Index, inputs: int, group_size: int) -> int:
+def _residuals(index: Index, inputs: int, group_size: int) -> int:
     return len(index) - (-inputs % group_size) if len(index) else 0
 
 

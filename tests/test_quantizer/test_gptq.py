@@ -91,7 +91,7 @@ def test_codes_do_not_depend_on_slices_or_threads(choice, monkeypatch):
         monkeypatch.setattr("quantizer.algorithms.registry._ROWS", rows)
         monkeypatch.setattr("quantizer.parallel.threads", lambda count=threads: count)
         sliced, _ = quantize_matrix(weight[:150], hessian, choice, "gptq", np.float16, 2)
-        if not choice.outliers:  # which are chosen for all rows together
+        if not choice.residual_channels:  # which are chosen for all rows together
             assert np.array_equal(sliced.codes, whole.codes[:150])
             assert np.array_equal(sliced.scales, whole.scales[:150])
         again, _ = quantize_matrix(weight, hessian, choice, "gptq", np.float16, 2)

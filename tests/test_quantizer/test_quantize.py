@@ -187,7 +187,7 @@ TEXT = split("random", CHUNKS)
 @pytest.mark.parametrize("embedding", [QuantConfig(Scheme(8, 32, True)), QuantConfig(Scheme(4, 32, True), 32)])
 def test_gptq_loses_less_than_round_to_nearest(tiny_bundle, tmp_path, embedding):
     quantize(tiny_bundle, tmp_path / "gptq", replace(GPTQ, embedding=embedding), text=TEXT)
-    quantize(tiny_bundle, tmp_path / "rtn", replace(INT4, embedding=replace(embedding, outliers=0)))
+    quantize(tiny_bundle, tmp_path / "rtn", replace(INT4, embedding=replace(embedding, residual_channels=0)))
     reference = Model(open_bundle(tiny_bundle))
     ours, plain = (evaluate(Model(open_bundle(tmp_path / n)), reference, CHUNKS[:2]) for n in ("gptq", "rtn"))
     assert ours.kl < 0.5 * plain.kl
