@@ -18,7 +18,7 @@ from .calibration.hessians import Hessians
 from .graph.quantizable import QuantizableWeight
 from .recipe import QuantConfig, Recipe
 from .storage.matrix import Floats
-from .storage.storing import columns_bytes
+from .storage.storing import outlier_bytes
 from .storage.weights_file import Layout, read_part, read_tensor
 from .transforms.discover import Structure
 from .transforms.equivalent import EquivalentTransforms
@@ -52,7 +52,7 @@ class Plan:
         self.sites = list(sites)
         self.changes = EquivalentTransforms()
         self.choices = {s.unit: choice_for(s, recipe) for s in sites}
-        self.loud: dict[str, Index] = {}  # by weight: inputs that stay in floating point
+        self.outlier_channels: dict[str, Index] = {}  # by weight: inputs that stay in floating point
         self._grams = hessians
         self._transposed = transposed
         if hessians is not None and recipe.permute:
@@ -89,12 +89,12 @@ class Plan:
             if hessian is not None and len(
                 found := find_outlier_channels(self.read(site, tensors[site.weight]), hessian)
             ):
-                self.loud[site.weight] = found
+                self.outlier_channels[site.weight] = found
 
     @property
-    def loud_bytes(self) -> int:
-        """What the loud inputs add to weights.bin."""
-        return sum(columns_bytes(site.rows, site.inputs, len(self.loud.get(site.weight, ()))) for site in self.sites)
+    def outlier_bytes(self) -> int:
+        """What the outlier channels add to weights.bin."""
+        return sum(outlier_bytes(site.rows, site.inputs, len(self.outlier_channels.get(site.weight, ()))) for site in self.sites)
 
     def tried(self, site: QuantizableWeight, tensor: ir.TensorProtocol) -> Tried:
         """A matrix quantized in an ordinary way, its values as the float graph has them."""
@@ -113,7 +113,7 @@ class Plan:
         self.choices.update(spend(self.sites, ways, measured, budget, layout))
 
     def stored_bytes(self, layout: Layout) -> int:
-        """What weights.bin will take by the choices made so far, loud inputs aside."""
+        """What weights.bin will take by the choices made so far, outlier channels aside."""
         return stored_bytes(self.sites, self.choices, layout)
 
     def matrices(self, site: QuantizableWeight, tensor: ir.TensorProtocol) -> Iterator[tuple[Floats, Floats | None]]:

@@ -82,7 +82,7 @@ def _spend(bundle: Bundle, graphs: Graphs, plan: Plan, chunks: IntArray, work: P
     left = [site for site in several if site.weight not in log.kls]
     if left:
         _measure(bundle, graphs, plan, left, log, chunks, work / "streams.npz", progress)
-    plan.loud |= log.loud
+    plan.outlier_channels |= log.outlier_channels
     plan.spend(log.measured, _affordable(bundle, graphs, plan), layout_of(graphs))
 
 
@@ -104,7 +104,7 @@ def _measure(
         plan.find_outlier_channels({site.weight: tensors[site.weight] for site in chosen})
         tasks = (partial(plan.tried, site, tensors[site.weight]) for site in chosen)
         for site, base in zip(chosen, parallel_map(tasks, _AT_ONCE), strict=True):
-            log.add(site.weight, base.damages, plan.loud.get(site.weight))
+            log.add(site.weight, base.damages, plan.outlier_channels.get(site.weight))
             yield site.weight, base.values
 
     if any(site.weight not in ends for site in sites):
@@ -120,9 +120,9 @@ def _measure(
 
 
 def _affordable(bundle: Bundle, graphs: Graphs, plan: Plan) -> int:
-    """Bytes of weights.bin, less those of loud inputs, that may be spent."""
+    """Bytes of weights.bin, less those of outlier channels, that may be spent."""
     recipe = plan.recipe
     if recipe.budget is not None:
-        return budget_bytes(bundle, recipe.budget) - plan.loud_bytes
+        return budget_bytes(bundle, recipe.budget) - plan.outlier_bytes
     assert recipe.residual_share is not None
     return int((1 + recipe.residual_share) * plan.stored_bytes(layout_of(graphs)))

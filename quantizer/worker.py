@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import onnx_ir as ir
 
-from .algorithms.outlier_channels import Columns, refit, set_apart
+from .algorithms.outlier_channels import OutlierWeights, refit, set_apart
 from .algorithms.registry import NO_RESIDUALS, quantize_matrix
 from .algorithms.residual_channels import Index, effective
 from .graph.expert_stacks import quantize_stack
@@ -26,15 +26,15 @@ class Codes:
         matrices: one, or one for each expert.
         index: inputs that the matrix repeats as residual-coded channels.
         kind: the type of its scales.
-        error: ‖W − Ŵ‖ / ‖W‖, the inputs in `columns` aside.
-        columns: inputs that stay in floating point.
+        error: ‖W − Ŵ‖ / ‖W‖, the inputs in `outliers` aside.
+        outliers: inputs that stay in floating point.
     """
 
     matrices: tuple[QuantizedMatrix, ...]
     index: Index
     kind: np.dtype[np.generic]
     error: float
-    columns: Columns | None = None
+    outliers: OutlierWeights | None = None
 
 
 class QuantizeWorker:
@@ -60,21 +60,21 @@ class QuantizeWorker:
         needed = packed_bytes(site.rows, site.inputs, choice, kind.itemsize)
         if needed >= tensor.nbytes:
             return f"would grow to {needed:,} bytes"
-        loud = self._plan.loud.get(site.weight)
-        if loud is not None:
-            return self._with_loud(site, weight, choice, kind, loud)
+        channels = self._plan.outlier_channels.get(site.weight)
+        if channels is not None:
+            return self._with_outliers(site, weight, choice, kind, channels)
         matrix, index = self._quantized(site, weight, self._plan.hessian(site), choice, kind)
         return Codes((matrix,), index, kind, relative_error(weight, matrix, index))
 
-    def _with_loud(
-        self, site: QuantizableWeight, weight: Floats, choice: QuantConfig, kind: np.dtype[np.generic], loud: Index
+    def _with_outliers(
+        self, site: QuantizableWeight, weight: Floats, choice: QuantConfig, kind: np.dtype[np.generic], channels: Index
     ) -> Codes:
         hessian = self._plan.hessian(site)
         assert hessian is not None
-        quiet, left = set_apart(weight, hessian, loud)
-        matrix, index = self._quantized(site, quiet, left, choice, kind)
-        columns = refit(weight, hessian, loud, effective(matrix, index))
-        return Codes((matrix,), index, kind, relative_error(quiet, matrix, index), columns)
+        others, left = set_apart(weight, hessian, channels)
+        matrix, index = self._quantized(site, others, left, choice, kind)
+        outliers = refit(weight, hessian, channels, effective(matrix, index))
+        return Codes((matrix,), index, kind, relative_error(others, matrix, index), outliers)
 
     def _stack(self, site: QuantizableWeight, tensor: ir.TensorProtocol) -> Codes:
         plan, choice = self._plan, self._plan.choices[site.unit]

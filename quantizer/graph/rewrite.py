@@ -6,7 +6,7 @@
    so that a tied head and its embedding read the same bytes
 4. With residual channels, the input of MatMulNBits becomes Concat(x, Gather(x, index)), and a gathered row the sum of its
    first part and its second part, spread to where these channels are
-5. With loud inputs, MatMulNBits reads x · quiet, and MatMul(Gather(x, loud), columns) is added
+5. With outlier channels, MatMulNBits reads x · mask, and MatMul(Gather(x, channels), weights) is added
 """
 
 from collections.abc import Mapping, Sequence
@@ -24,12 +24,12 @@ MICROSOFT = "com.microsoft"
 
 
 @dataclass(frozen=True)
-class StoredColumns:
-    """The initializers of loud inputs: `loud` int64 `[L]`, `columns` `[L, rows]`, and `quiet` `[inputs]`, 0 or 1."""
+class StoredOutliers:
+    """The initializers of outlier channels: `channels` int64 `[L]`, `weights` `[L, rows]`, and `mask` `[inputs]`, 0 or 1."""
 
-    loud: ir.ExternalTensor
-    columns: ir.ExternalTensor
-    quiet: ir.ExternalTensor
+    channels: ir.ExternalTensor
+    weights: ir.ExternalTensor
+    mask: ir.ExternalTensor
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class StoredMatrix:
     residuals: ir.ExternalTensor | None = None
     index: Index = field(default_factory=lambda: np.zeros(0, np.int64))
     steps: ir.ExternalTensor | None = None
-    beside: StoredColumns | None = None
+    beside: StoredOutliers | None = None
 
     @property
     def width(self) -> int:
@@ -99,30 +99,30 @@ class _Edit:
         attributes = {"K": self._matrix.width, "N": self._matrix.rows, "bits": scheme.bits}
         attributes |= {"block_size": scheme.group_size, "accuracy_level": self._accuracy_level}
         scales = self._scales()
-        before = self._quieten(node)
+        before = self._mask_outliers(node)
         before += self._repeat_inputs(node, before[-1].outputs[0] if before else node.inputs[0])
         x = before[-1].outputs[0] if before else node.inputs[0]
         inputs = [x, self._codes(), scales, self._zero_points(), None, bias]
         while inputs[-1] is None:
             inputs.pop()
         new = ir.node("MatMulNBits", inputs, attributes, domain=MICROSOFT, name=node.name)
-        _replace([node] if last is node else [node, last], [*before, new, *self._add_loud(node, new)])
+        _replace([node] if last is node else [node, last], [*before, new, *self._add_outlier_product(node, new)])
 
-    def _quieten(self, node: ir.Node) -> list[ir.Node]:
+    def _mask_outliers(self, node: ir.Node) -> list[ir.Node]:
         """Case 5, in front of a product."""
         if self._matrix.beside is None:
             return []
-        quiet = self._cast("quiet", self._matrix.beside.quiet, self._dtype)
-        return [ir.node("Mul", [node.inputs[0], quiet], name=f"{node.name}.quieted")]
+        mask = self._cast("outlier_mask", self._matrix.beside.mask, self._dtype)
+        return [ir.node("Mul", [node.inputs[0], mask], name=f"{node.name}.masked")]
 
-    def _add_loud(self, node: ir.Node, product: ir.Node) -> list[ir.Node]:
+    def _add_outlier_product(self, node: ir.Node, product: ir.Node) -> list[ir.Node]:
         """Case 5, behind a product."""
         if self._matrix.beside is None:
             return []
-        loud = self._initializer("loud", self._matrix.beside.loud)
-        columns = self._cast("columns", self._matrix.beside.columns, self._dtype)
-        picked = ir.node("Gather", [node.inputs[0], loud], {"axis": -1}, name=f"{node.name}.picked")
-        exact = ir.node("MatMul", [picked.outputs[0], columns], name=f"{node.name}.exact")
+        channels = self._initializer("outlier_channels", self._matrix.beside.channels)
+        weights = self._cast("outlier_weights", self._matrix.beside.weights, self._dtype)
+        picked = ir.node("Gather", [node.inputs[0], channels], {"axis": -1}, name=f"{node.name}.picked")
+        exact = ir.node("MatMul", [picked.outputs[0], weights], name=f"{node.name}.exact")
         total = ir.node("Add", [product.outputs[0], exact.outputs[0]], name=f"{node.name}.total")
         return [picked, exact, total]
 
