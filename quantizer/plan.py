@@ -12,7 +12,7 @@ from runtime.errors import QuantizationError
 
 from .algorithms.outlier_channels import find_outlier_channels
 from .algorithms.residual_channels import Index
-from .allocation.budget import Measured, Tried, spend, stored_bytes, try_base
+from .allocation.budget import Measured, Tried, allocate_bytes, stored_bytes, try_base
 from .allocation.candidates import candidates_of, choice_for, schemes_of
 from .calibration.hessians import Hessians
 from .graph.quantizable import QuantizableWeight
@@ -102,15 +102,15 @@ class Plan:
         values = tried.values if site.role == "experts" else self.changes.undo_matrix(site.weight, tried.values)
         return replace(tried, values=np.ascontiguousarray(values.swapaxes(-1, -2) if site.transposed else values))
 
-    def ways(self, site: QuantizableWeight) -> list[QuantConfig]:
-        """The ways among which a recipe that weighs them chooses; no residual channels where no Hessian says which."""
+    def candidates(self, site: QuantizableWeight) -> list[QuantConfig]:
+        """The candidates among which a recipe that weighs them chooses; no residual channels where no Hessian says which."""
         known = self._grams is not None and site.weight in self._grams
-        return [way for way in candidates_of(site, self.recipe) if known or not way.residual_channels]
+        return [candidate for candidate in candidates_of(site, self.recipe) if known or not candidate.residual_channels]
 
-    def spend(self, measured: Mapping[str, Measured], budget: int, layout: Layout) -> None:
+    def allocate(self, measured: Mapping[str, Measured], budget: int, layout: Layout) -> None:
         """Choose how each matrix is stored, within `budget` bytes of the whole file."""
-        ways = {site.unit: self.ways(site) for site in self.sites}
-        self.choices.update(spend(self.sites, ways, measured, budget, layout))
+        candidates = {site.unit: self.candidates(site) for site in self.sites}
+        self.choices.update(allocate_bytes(self.sites, candidates, measured, budget, layout))
 
     def stored_bytes(self, layout: Layout) -> int:
         """What weights.bin will take by the choices made so far, outlier channels aside."""

@@ -6,7 +6,7 @@ from pathlib import Path
 from runtime.bundle.bundle import Bundle
 from runtime.errors import QuantizationError
 
-from .allocation.budget import spend
+from .allocation.budget import allocate_bytes
 from .allocation.candidates import candidates_of
 from .gate import Gate
 from .graph.graphs import Graphs
@@ -63,8 +63,8 @@ def require_affordable(bundle: Bundle, graphs: Graphs, sites: Sequence[Quantizab
         QuantizationError: it is impossible.
     """
     if recipe.budget is not None:
-        ways = {site.unit: candidates_of(site, recipe) for site in sites}
-        spend(sites, ways, {}, budget_bytes(bundle, recipe.budget), layout_of(graphs))
+        candidates = {site.unit: candidates_of(site, recipe) for site in sites}
+        allocate_bytes(sites, candidates, {}, budget_bytes(bundle, recipe.budget), layout_of(graphs))
 
 
 def budget_bytes(bundle: Bundle, budget: float) -> int:

@@ -57,7 +57,7 @@ def prepare(
     _warn_of_rare(hessians.experts.rare())
     plan = Plan(recipe, sites, transposed, structure, hessians)
     if recipe.weighs:
-        _spend(bundle, graphs, plan, text.chunks, work, progress)
+        _allocate(bundle, graphs, plan, text.chunks, work, progress)
     else:
         plan.find_outlier_channels(graphs.initializers())
     return plan
@@ -75,15 +75,15 @@ def _tell(progress: Progress, step: Step) -> None:
     progress(f"calibrating on {step.tokens:,} tokens", step.layer, step.layers)
 
 
-def _spend(bundle: Bundle, graphs: Graphs, plan: Plan, chunks: IntArray, work: Path, progress: Progress) -> None:
+def _allocate(bundle: Bundle, graphs: Graphs, plan: Plan, chunks: IntArray, work: Path, progress: Progress) -> None:
     """Measure every matrix alone that can be stored in several ways, then choose how each is stored."""
-    several = [site for site in plan.sites if len(plan.ways(site)) > 1]
+    several = [site for site in plan.sites if len(plan.candidates(site)) > 1]
     log = MeasurementLog(work / "sensitivity.jsonl", plan.fingerprint)
     left = [site for site in several if site.weight not in log.kls]
     if left:
         _measure(bundle, graphs, plan, left, log, chunks, work / "streams.npz", progress)
     plan.outlier_channels |= log.outlier_channels
-    plan.spend(log.measured, _affordable(bundle, graphs, plan), layout_of(graphs))
+    plan.allocate(log.measured, _affordable(bundle, graphs, plan), layout_of(graphs))
 
 
 def _measure(

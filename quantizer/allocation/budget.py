@@ -1,6 +1,6 @@
 """A budget of bytes, spent by measured sensitivity.
 
-Each matrix is quantized alone in an ordinary way, and its KL divergence measured. What other ways would cost is
+Each matrix is quantized alone by its base config, and its KL divergence measured. What other candidates would cost is
 predicted from that: KL is proportional to the error E of the layer's outputs, and E of a scheme to the error of its
 plain rounding, input by input, times what of the input the others cannot make up for: 1 / diag(H⁻¹), its variance
 given all others. Inputs with a second code lose nothing. Compared with GPTQ, E was predicted within 6 %; weighted
@@ -65,9 +65,9 @@ def try_base(
     return Tried(np.stack(values) if site.role == "experts" else values[0], damages)
 
 
-def spend(
+def allocate_bytes(
     sites: Sequence[QuantizableWeight],
-    ways: Mapping[str, Sequence[QuantConfig]],
+    candidates: Mapping[str, Sequence[QuantConfig]],
     measured: Mapping[str, Measured],
     budget: int,
     layout: Layout,
@@ -76,7 +76,7 @@ def spend(
 
     Args:
         sites: the matrices to quantize.
-        ways: to store each unit; only where there are several of them, its matrices need have been measured.
+        candidates: to store each unit; only where there are several of them, its matrices need have been measured.
         measured: matrices, by weight name.
         budget: bytes of the whole file.
         layout: knows what else lies in it.
@@ -87,7 +87,7 @@ def spend(
     units: dict[str, list[QuantizableWeight]] = {}
     for site in sites:
         units.setdefault(site.unit, []).append(site)
-    options = {name: [_option(unit, way, measured) for way in ways[name]] for name, unit in units.items()}
+    options = {name: [_option(unit, candidate, measured) for candidate in candidates[name]] for name, unit in units.items()}
 
     def size(chosen: Mapping[str, Candidate]) -> int:
         return stored_bytes(sites, {name: option.choice for name, option in chosen.items()}, layout)

@@ -1,4 +1,4 @@
-"""The ways in which a matrix may be stored: the one that a recipe says, or several that it weighs."""
+"""The candidates of a matrix: how it may be stored, by what the recipe says or among several that it weighs."""
 
 from collections.abc import Sequence
 
@@ -35,7 +35,7 @@ def base_of(site: QuantizableWeight) -> QuantConfig:
 
 
 def candidates_of(site: QuantizableWeight, recipe: Recipe) -> list[QuantConfig]:
-    """The ways among which the recipe chooses."""
+    """The candidates among which the recipe chooses."""
     if recipe.budget is not None:
         return _candidates_of_a_budget(site)
     own = choice_for(site, recipe)
@@ -44,7 +44,7 @@ def candidates_of(site: QuantizableWeight, recipe: Recipe) -> list[QuantConfig]:
 
 def schemes_of(site: QuantizableWeight, recipe: Recipe) -> set[Scheme]:
     """The schemes whose damages are measured: the same for a budget and for a share of residual channels."""
-    return {way.scheme for way in [*_candidates_of_a_budget(site), choice_for(site, recipe)]}
+    return {candidate.scheme for candidate in [*_candidates_of_a_budget(site), choice_for(site, recipe)]}
 
 
 def _candidates_of_a_budget(site: QuantizableWeight) -> list[QuantConfig]:
@@ -60,5 +60,5 @@ def _with_residuals(site: QuantizableWeight, scheme: Scheme) -> list[QuantConfig
     return _that_fit(site, [QuantConfig(scheme, groups * scheme.group_size) for groups in _GROUPS])
 
 
-def _that_fit(site: QuantizableWeight, ways: Sequence[QuantConfig]) -> list[QuantConfig]:
-    return [way for way in ways if way.residual_channels <= site.inputs // 2]
+def _that_fit(site: QuantizableWeight, candidates: Sequence[QuantConfig]) -> list[QuantConfig]:
+    return [candidate for candidate in candidates if candidate.residual_channels <= site.inputs // 2]

@@ -125,11 +125,11 @@ def test_gptq_loses_less_by_each_expert_s_own_tokens(source, tmp_path):
         for expert in range(site.count):
             weight, hessian = read_part(stack, expert), hessians.read(site.weight, expert)
             weight = np.ascontiguousarray(weight.T) if site.transposed else weight
-            ways = [
+            candidates = [
                 quantize_matrix(weight, g, experts_choice(site, Scheme(4)), "gptq", np.float16)[0]
                 for g in (hessian, None)
             ]
-            lost += [loss(way, weight, Hessian(np.eye(site.inputs) if hessian is None else hessian)) for way in ways]
+            lost += [loss(candidate, weight, Hessian(np.eye(site.inputs) if hessian is None else hessian)) for candidate in candidates]
         assert lost[0] < 0.97 * lost[1]
 
 

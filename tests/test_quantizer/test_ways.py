@@ -1,4 +1,4 @@
-"""The ways in which matrices may be stored."""
+"""The candidates by which matrices may be stored."""
 
 from dataclasses import replace
 
@@ -20,16 +20,16 @@ AUTO = make_recipe(storage=Storage(bits=4, residual_channels="auto"))
 @pytest.mark.parametrize("size", GROUP_SIZES)
 def test_residual_channels_fill_groups_of_the_recipe_s_own_scheme(size):
     recipe = make_recipe(storage=Storage(bits=4, group_size=size, residual_channels="auto"))
-    ways = candidates_of(MATRIX, recipe)
-    assert {way.scheme for way in ways} == {recipe.linear.scheme}
-    assert [way.residual_channels for way in ways][:3] == [0, size, 2 * size]
-    assert max(way.residual_channels for way in ways) <= 768
+    candidates = candidates_of(MATRIX, recipe)
+    assert {candidate.scheme for candidate in candidates} == {recipe.linear.scheme}
+    assert [candidate.residual_channels for candidate in candidates][:3] == [0, size, 2 * size]
+    assert max(candidate.residual_channels for candidate in candidates) <= 768
 
 
 def test_only_four_bits_get_residual_channels():
-    assert [way.residual_channels for way in candidates_of(EMBEDDING, AUTO)] == [0]
+    assert [candidate.residual_channels for candidate in candidates_of(EMBEDDING, AUTO)] == [0]
     embedding = replace(AUTO.embedding, scheme=replace(AUTO.embedding.scheme, bits=4))
-    assert [way.residual_channels for way in candidates_of(EMBEDDING, replace(AUTO, embedding=embedding))][:2] == [0, 32]
+    assert [candidate.residual_channels for candidate in candidates_of(EMBEDDING, replace(AUTO, embedding=embedding))][:2] == [0, 32]
     assert len(candidates_of(MATRIX, make_recipe(storage=Storage(bits=8, residual_channels="auto")))) == 1
     assert candidates_of(EXPERTS, AUTO) == [choice_for(EXPERTS, AUTO)]
 
@@ -38,4 +38,4 @@ def test_only_four_bits_get_residual_channels():
 def test_what_is_measured_serves_every_recipe_of_these_schemes(site):
     budget = replace(AUTO, residual_share=None, budget=5.0)
     assert schemes_of(site, budget) == schemes_of(site, AUTO)
-    assert {way.scheme for recipe in (AUTO, budget) for way in candidates_of(site, recipe)} <= schemes_of(site, AUTO)
+    assert {candidate.scheme for recipe in (AUTO, budget) for candidate in candidates_of(site, recipe)} <= schemes_of(site, AUTO)
