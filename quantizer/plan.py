@@ -13,7 +13,7 @@ from runtime.errors import QuantizationError
 from .algorithms.outlier_channels import find_outlier_channels
 from .algorithms.residual_channels import Index
 from .allocation.budget import Measured, Tried, allocate_bytes, stored_bytes, try_base
-from .allocation.candidates import candidates_of, choice_for, schemes_of
+from .allocation.candidates import candidates_of, config_for, schemes_of
 from .calibration.hessians import Hessians
 from .graph.quantizable import QuantizableWeight
 from .recipe import QuantConfig, Recipe
@@ -51,7 +51,7 @@ class Plan:
         self.recipe = recipe
         self.sites = list(sites)
         self.changes = EquivalentTransforms()
-        self.choices = {s.unit: choice_for(s, recipe) for s in sites}
+        self.configs = {s.unit: config_for(s, recipe) for s in sites}
         self.outlier_channels: dict[str, Index] = {}  # by weight: inputs that stay in floating point
         self._grams = hessians
         self._transposed = transposed
@@ -110,11 +110,11 @@ class Plan:
     def allocate(self, measured: Mapping[str, Measured], budget: int, layout: Layout) -> None:
         """Choose how each matrix is stored, within `budget` bytes of the whole file."""
         candidates = {site.unit: self.candidates(site) for site in self.sites}
-        self.choices.update(allocate_bytes(self.sites, candidates, measured, budget, layout))
+        self.configs.update(allocate_bytes(self.sites, candidates, measured, budget, layout))
 
     def stored_bytes(self, layout: Layout) -> int:
-        """What weights.bin will take by the choices made so far, outlier channels aside."""
-        return stored_bytes(self.sites, self.choices, layout)
+        """What weights.bin will take by the configs chosen so far, outlier channels aside."""
+        return stored_bytes(self.sites, self.configs, layout)
 
     def matrices(self, site: QuantizableWeight, tensor: ir.TensorProtocol) -> Iterator[tuple[Floats, Floats | None]]:
         """A matrix `[N, K]` and the Hessian of its inputs; those of a stack one after the other.
@@ -158,5 +158,5 @@ class Plan:
         return weight in self._transposed
 
     def _exponent(self, weight: str) -> float:
-        choice: QuantConfig | None = self.choices.get(weight)
-        return _SMOOTHING[choice.scheme.bits] if choice else 0.0
+        config: QuantConfig | None = self.configs.get(weight)
+        return _SMOOTHING[config.scheme.bits] if config else 0.0

@@ -42,18 +42,18 @@ def choose_residual_channels(weight: Floats, diagonal: Floats, scheme: Scheme, c
     return np.sort(worst).astype(np.int64)
 
 
-def extend(weight: Floats, hessian: Floats, diagonal: Floats, choice: QuantConfig) -> Extended:
+def extend(weight: Floats, hessian: Floats, diagonal: Floats, config: QuantConfig) -> Extended:
     """Repeat the residual-coded channels behind all others; the repeated ones begin a new group.
 
     Args:
         weight: `[N, K]`.
         hessian: `[K, K]`.
         diagonal: `[K]`, damped, for the scale search.
-        choice: scheme, and how many residual channels.
+        config: scheme, and how many residual channels.
     """
     inputs = weight.shape[1]
-    filler = -inputs % choice.scheme.group_size
-    chosen = choose_residual_channels(weight, diagonal, choice.scheme, min(choice.residual_channels, inputs))
+    filler = -inputs % config.scheme.group_size
+    chosen = choose_residual_channels(weight, diagonal, config.scheme, min(config.residual_channels, inputs))
     index = np.concatenate([np.zeros(filler, np.int64), chosen])
     wide = np.pad(weight, ((0, 0), (0, len(index))))
     reads = np.concatenate([np.arange(inputs), index])

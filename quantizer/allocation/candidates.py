@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from ..graph.expert_stacks import experts_choice
+from ..graph.expert_stacks import experts_config
 from ..graph.quantizable import QuantizableWeight
 from ..recipe import QuantConfig, Recipe, Scheme
 
@@ -22,34 +22,34 @@ _EXPERTS_BASE = Scheme(4, 32)
 _GROUPS = (0, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32)  # of residual channels that a recipe's own scheme may have
 
 
-def choice_for(site: QuantizableWeight, recipe: Recipe) -> QuantConfig:
+def config_for(site: QuantizableWeight, recipe: Recipe) -> QuantConfig:
     """How a recipe that weighs nothing stores a matrix."""
     if site.role == "experts":
-        return experts_choice(site, recipe.linear.scheme)
+        return experts_config(site, recipe.linear.scheme)
     return recipe.embedding if site.role == "embedding" else recipe.linear
 
 
 def base_of(site: QuantizableWeight) -> QuantConfig:
     """The ordinary way, in which a matrix is stored when its sensitivity is measured."""
-    return experts_choice(site, _EXPERTS_BASE) if site.role == "experts" else _BASE[site.role]
+    return experts_config(site, _EXPERTS_BASE) if site.role == "experts" else _BASE[site.role]
 
 
 def candidates_of(site: QuantizableWeight, recipe: Recipe) -> list[QuantConfig]:
     """The candidates among which the recipe chooses."""
     if recipe.budget is not None:
         return _candidates_of_a_budget(site)
-    own = choice_for(site, recipe)
+    own = config_for(site, recipe)
     return [own] if recipe.residual_share is None else _with_residuals(site, own.scheme)
 
 
 def schemes_of(site: QuantizableWeight, recipe: Recipe) -> set[Scheme]:
     """The schemes whose damages are measured: the same for a budget and for a share of residual channels."""
-    return {candidate.scheme for candidate in [*_candidates_of_a_budget(site), choice_for(site, recipe)]}
+    return {candidate.scheme for candidate in [*_candidates_of_a_budget(site), config_for(site, recipe)]}
 
 
 def _candidates_of_a_budget(site: QuantizableWeight) -> list[QuantConfig]:
     if site.role == "experts":
-        return list(dict.fromkeys(experts_choice(site, scheme) for scheme in _EXPERTS))
+        return list(dict.fromkeys(experts_config(site, scheme) for scheme in _EXPERTS))
     return _that_fit(site, _EMBEDDING if site.role == "embedding" else _LINEAR)
 
 

@@ -16,13 +16,13 @@ class Candidate:
     """One way to store one matrix: what it costs, and the KL divergence that it is predicted to add.
 
     Attributes:
-        choice: how it is stored.
+        config: how it is stored.
         nbytes: that it takes.
         damage: in nats.
         slowness: how much dearer than they are its bytes look, where it runs slower than others of its size.
     """
 
-    choice: QuantConfig
+    config: QuantConfig
     nbytes: int
     predicted_kl: float
     slowness: float = 1.0

@@ -180,7 +180,7 @@ class Sensitivity:
         moved = [_moved(stream.states, self._text) for stream in old]
         while len(old) > self._carried.most:
             first, second = sorted(np.argsort(moved, kind="stable")[:2])
-            sign = signs.choice(np.array([-1, 1], np.float32), len(self._chunks))
+            sign = signs.config(np.array([-1, 1], np.float32), len(self._chunks))
             old[first] = self._sum(old[first], old.pop(second), sign, moved[first], moved[second])
             moved[first] += moved.pop(second)
         return old + young

@@ -29,7 +29,7 @@ from .rewrite import StoredMatrix
 _LARGEST_GROUP = 128  # that QMoE was tried with
 
 
-def experts_choice(site: QuantizableWeight, scheme: Scheme) -> QuantConfig:
+def experts_config(site: QuantizableWeight, scheme: Scheme) -> QuantConfig:
     """The nearest to `scheme` that experts can have: groups that divide their inputs, no residual channels."""
     fits = [g for g in GROUP_SIZES if g <= min(scheme.group_size, _LARGEST_GROUP) and site.divisor % g == 0]
     return QuantConfig(Scheme(scheme.bits, fits[-1], scheme.symmetric))

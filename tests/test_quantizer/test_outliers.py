@@ -17,8 +17,8 @@ def layer(inputs, outputs=40, loud=(3, 17)):
     return rng.standard_normal((outputs, inputs)).astype(np.float32), (x.T @ x / 500).astype(np.float32)
 
 
-def error(weight, hessian, choice):
-    matrix, index = quantize_matrix(weight, hessian, choice, "gptq", np.float16)
+def error(weight, hessian, config):
+    matrix, index = quantize_matrix(weight, hessian, config, "gptq", np.float16)
     difference = weight - effective(matrix, index)
     return np.vdot(difference @ hessian, difference)
 

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from quantizer.allocation.candidates import candidates_of, choice_for, schemes_of
+from quantizer.allocation.candidates import candidates_of, config_for, schemes_of
 from quantizer.graph.quantizable import QuantizableWeight
 from quantizer.presets import Storage, make_recipe
 from quantizer.recipe import GROUP_SIZES
@@ -31,7 +31,7 @@ def test_only_four_bits_get_residual_channels():
     embedding = replace(AUTO.embedding, scheme=replace(AUTO.embedding.scheme, bits=4))
     assert [candidate.residual_channels for candidate in candidates_of(EMBEDDING, replace(AUTO, embedding=embedding))][:2] == [0, 32]
     assert len(candidates_of(MATRIX, make_recipe(storage=Storage(bits=8, residual_channels="auto")))) == 1
-    assert candidates_of(EXPERTS, AUTO) == [choice_for(EXPERTS, AUTO)]
+    assert candidates_of(EXPERTS, AUTO) == [config_for(EXPERTS, AUTO)]
 
 
 @pytest.mark.parametrize("site", [MATRIX, EMBEDDING, EXPERTS])
