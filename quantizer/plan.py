@@ -37,7 +37,7 @@ class Plan:
         sites: the matrices to quantize.
         transposed: names of the matrices, quantized or not, that lie in the file as `[K, N]`.
         structure: what may absorb what.
-        grams: Hessians, or None for a method that needs none.
+        hessians: Hessians, or None for a method that needs none.
     """
 
     def __init__(
@@ -53,7 +53,7 @@ class Plan:
         self.changes = EquivalentTransforms()
         self.configs = {s.unit: config_for(s, recipe) for s in sites}
         self.outlier_channels: dict[str, Index] = {}  # by weight: inputs that stay in floating point
-        self._grams = hessians
+        self._hessians = hessians
         self._transposed = transposed
         if hessians is not None and recipe.permute:
             plan_permutations(structure, self.diagonal, self.changes)
@@ -71,15 +71,15 @@ class Plan:
         return self._identify(self.recipe)
 
     def _identify(self, recipe: Recipe) -> str:
-        text = self._grams.fingerprint if self._grams else ""
+        text = self._hessians.fingerprint if self._hessians else ""
         recipe = replace(recipe, kv=None)  # decides nothing about weights
         return json.dumps([text, json_codec.encode(recipe)], sort_keys=True)
 
     def diagonal(self, weight: str) -> Floats | None:
         """Mean squares of a matrix's inputs `[K]`, in the order planned so far and not scaled; None where unknown."""
-        if self._grams is None or weight not in self._grams:
+        if self._hessians is None or weight not in self._hessians:
             return None
-        squares, order = self._grams.diagonal(weight), self.changes.inputs(weight).order
+        squares, order = self._hessians.diagonal(weight), self.changes.inputs(weight).order
         return squares if order is None else squares[order]
 
     def find_outlier_channels(self, tensors: Mapping[str, ir.TensorProtocol]) -> None:
@@ -104,7 +104,7 @@ class Plan:
 
     def candidates(self, site: QuantizableWeight) -> list[QuantConfig]:
         """The candidates among which a recipe that weighs them chooses; no residual channels where no Hessian says which."""
-        known = self._grams is not None and site.weight in self._grams
+        known = self._hessians is not None and site.weight in self._hessians
         return [candidate for candidate in candidates_of(site, self.recipe) if known or not candidate.residual_channels]
 
     def allocate(self, measured: Mapping[str, Measured], budget: int, layout: Layout) -> None:
@@ -127,11 +127,11 @@ class Plan:
 
     def hessian(self, site: QuantizableWeight, expert: int = 0) -> Floats | None:
         """The Hessian of a matrix's inputs as they will be; None where unknown."""
-        if self._grams is not None and site.role == "experts":
-            return self._grams.experts.read(site.weight, expert)
-        if self._grams is None or site.weight not in self._grams:
+        if self._hessians is not None and site.role == "experts":
+            return self._hessians.experts.read(site.weight, expert)
+        if self._hessians is None or site.weight not in self._hessians:
             return None
-        hessian = self.changes.inputs(site.weight).apply_to_gram(self._grams.read(site.weight))
+        hessian = self.changes.inputs(site.weight).apply_to_hessian(self._hessians.read(site.weight))
         mean = hessian.diagonal().mean()
         if site.role == "embedding" and mean > 0:
             hessian = (

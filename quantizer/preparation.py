@@ -104,7 +104,7 @@ def _measure(
         plan.find_outlier_channels({site.weight: tensors[site.weight] for site in chosen})
         tasks = (partial(plan.tried, site, tensors[site.weight]) for site in chosen)
         for site, base in zip(chosen, parallel_map(tasks, _AT_ONCE), strict=True):
-            log.add(site.weight, base.damages, plan.outlier_channels.get(site.weight))
+            log.add(site.weight, base.input_errors, plan.outlier_channels.get(site.weight))
             yield site.weight, base.values
 
     if any(site.weight not in ends for site in sites):

@@ -30,18 +30,18 @@ _SLOWNESS = {16: 1.05}  # by group size: 1.1 to 1.7 times the time of groups of 
 
 @dataclass(frozen=True)
 class Measured:
-    """One matrix: the KL divergence that its base config adds alone, and the damage of each input under a scheme."""
+    """One matrix: the KL divergence that its base config adds alone, and the error of each input under a scheme."""
 
     kl: float
-    damages: dict[Scheme, Floats]
+    input_errors: dict[Scheme, Floats]
 
 
 @dataclass(frozen=True)
 class Tried:
-    """One matrix quantized by its base config: its values `[N, K]`, or `[E, N, K]`, and the damages by input."""
+    """One matrix quantized by its base config: its values `[N, K]`, or `[E, N, K]`, and the error of each input."""
 
     values: Floats
-    damages: dict[Scheme, Floats]
+    input_errors: dict[Scheme, Floats]
 
 
 def try_base(
@@ -52,17 +52,17 @@ def try_base(
     Args:
         site: the matrix or stack.
         matrices: of each matrix the float weights, rearranged, and the Hessian of its inputs if known.
-        schemes: whose damages are wanted.
+        schemes: whose input errors are wanted.
     """
-    damages = {scheme: np.zeros(site.inputs, np.float32) for scheme in schemes}
+    input_errors = {scheme: np.zeros(site.inputs, np.float32) for scheme in schemes}
     values = []
     for weight, hessian in matrices:
         matrix, index = quantize_matrix(weight, hessian, base_of(site), "gptq", np.float16)
         values.append(effective(matrix, index))
         importance = np.ones(site.inputs, np.float32) if hessian is None else _own_variance(hessian)
         for scheme in schemes:
-            damages[scheme] += importance * lost_by_input(weight, scheme)
-    return Tried(np.stack(values) if site.role == "experts" else values[0], damages)
+            input_errors[scheme] += importance * lost_by_input(weight, scheme)
+    return Tried(np.stack(values) if site.role == "experts" else values[0], input_errors)
 
 
 def allocate_bytes(
@@ -109,8 +109,8 @@ def _option(unit: Sequence[QuantizableWeight], config: QuantConfig, measured: Ma
 def _predicted(site: QuantizableWeight, config: QuantConfig, measured: Measured | None) -> float:
     if measured is None:
         return 0.0
-    before = float(measured.damages[base_of(site).scheme].sum())
-    lost = np.sort(measured.damages[config.scheme])[: site.inputs - config.residual_channels]
+    before = float(measured.input_errors[base_of(site).scheme].sum())
+    lost = np.sort(measured.input_errors[config.scheme])[: site.inputs - config.residual_channels]
     return measured.kl * (float(lost.sum()) / before) if before else 0.0
 
 

@@ -43,7 +43,7 @@ def candidates_of(site: QuantizableWeight, recipe: Recipe) -> list[QuantConfig]:
 
 
 def schemes_of(site: QuantizableWeight, recipe: Recipe) -> set[Scheme]:
-    """The schemes whose damages are measured: the same for a budget and for a share of residual channels."""
+    """The schemes whose input errors are measured: the same for a budget and for a share of residual channels."""
     return {candidate.scheme for candidate in [*_candidates_of_a_budget(site), config_for(site, recipe)]}
 
 

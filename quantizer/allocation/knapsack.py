@@ -18,7 +18,7 @@ class Candidate:
     Attributes:
         config: how it is stored.
         nbytes: that it takes.
-        damage: in nats.
+        predicted_kl: in nats.
         slowness: how much dearer than they are its bytes look, where it runs slower than others of its size.
     """
 
@@ -31,9 +31,9 @@ class Candidate:
 def allocate(
     options: Mapping[str, Sequence[Candidate]], budget: int, size: Callable[[Mapping[str, Candidate]], int]
 ) -> dict[str, Candidate]:
-    """Choose an option for each matrix so that the summed damage is least within the budget.
+    """Choose an option for each matrix so that the summed KL is least within the budget.
 
-    Minimises Σ damage + λ · bytes · slowness for each matrix by itself, and bisects the price λ.
+    Minimises Σ predicted KL + λ · bytes · slowness for each matrix by itself, and bisects the price λ.
 
     Args:
         options: by weight name.

@@ -1,6 +1,6 @@
 """How much each matrix matters: the KL of the final logits when it alone is quantized.
 
-Never the error of the layer: the matrix that caused 40 % of all damage in the model this was developed on ranked first
+Never the error of the layer: the matrix that caused 40 % of the loss in the model this was developed on ranked first
 by KL, and 27th or 69th by error.
 
 The work is linear in the depth. Text runs through the layers once, and beside it the same text as it becomes when one
@@ -180,7 +180,7 @@ class Sensitivity:
         moved = [_moved(stream.states, self._text) for stream in old]
         while len(old) > self._carried.most:
             first, second = sorted(np.argsort(moved, kind="stable")[:2])
-            sign = signs.config(np.array([-1, 1], np.float32), len(self._chunks))
+            sign = signs.choice(np.array([-1, 1], np.float32), len(self._chunks))
             old[first] = self._sum(old[first], old.pop(second), sign, moved[first], moved[second])
             moved[first] += moved.pop(second)
         return old + young

@@ -36,7 +36,7 @@ _HEAD = "head"
 MOST_KEPT = 4 << 30  # bytes of Hessians in the work folder
 _TOGETHER = 2048  # tokens in a run: beyond, products gain nothing
 _FORMAT = (
-    b"tokens weighted by the stream, states in 16 bits"  # of the Hessians: a work folder with others is begun anew
+    b"Hessians of tokens weighted by the stream, states in 16 bits"  # of the Hessians: a work folder with others is begun anew
 )
 IntArray = npt.NDArray[np.int64]
 

@@ -80,5 +80,5 @@ def test_grams_follow_their_inputs():
     x, weight = rng.standard_normal((50, 6)).astype(np.float32), rng.standard_normal((4, 6)).astype(np.float32)
     axis = Axis(rng.permutation(6), rng.uniform(0.5, 2, 6))
     changed = x[:, axis.order] / axis.scale
-    np.testing.assert_allclose(axis.apply_to_gram(x.T @ x), changed.T @ changed, rtol=1e-4)
+    np.testing.assert_allclose(axis.apply_to_hessian(x.T @ x), changed.T @ changed, rtol=1e-4)
     np.testing.assert_allclose(changed @ axis.apply(weight, 1).T, x @ weight.T, atol=1e-5)
