@@ -87,7 +87,9 @@ def allocate_bytes(
     units: dict[str, list[QuantizableWeight]] = {}
     for site in sites:
         units.setdefault(site.unit, []).append(site)
-    options = {name: [_option(unit, candidate, measured) for candidate in candidates[name]] for name, unit in units.items()}
+    options = {
+        name: [_option(unit, candidate, measured) for candidate in candidates[name]] for name, unit in units.items()
+    }
 
     def size(chosen: Mapping[str, Candidate]) -> int:
         return stored_bytes(sites, {name: option.config for name, option in chosen.items()}, layout)

@@ -42,7 +42,13 @@ def _count_or_auto(_context: click.Context, _option: click.Parameter, text: str 
 @click.option("--bits", type=click.Choice(_NUMBERS["bits"]), help="Bits of layer weights.")
 @click.option("--group-size", type=click.Choice(_NUMBERS["group_size"]), help="Weights that share a scale.")
 @click.option("--symmetric/--asymmetric", default=None, help="Without or with zero points.")
-@click.option("--embedding-bits", "--table-bits", "embedding_bits", type=click.Choice(_NUMBERS["bits"]), help="Bits of embedding and head.")
+@click.option(
+    "--embedding-bits",
+    "--table-bits",
+    "embedding_bits",
+    type=click.Choice(_NUMBERS["bits"]),
+    help="Bits of embedding and head.",
+)
 @click.option(
     "--residual-channels",
     "--outliers",
