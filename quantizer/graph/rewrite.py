@@ -25,7 +25,7 @@ MICROSOFT = "com.microsoft"
 
 @dataclass(frozen=True)
 class StoredOutliers:
-    """The initializers of outlier channels: `channels` int64 `[L]`, `weights` `[L, rows]`, `mask` `[inputs]`, 0 or 1."""
+    """Initializers of outlier channels: `channels` int64 `[L]`, `weights` `[L, rows]`, `mask` `[inputs]` of 0 and 1."""
 
     channels: ir.ExternalTensor
     weights: ir.ExternalTensor

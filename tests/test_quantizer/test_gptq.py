@@ -83,7 +83,7 @@ def test_gptq_is_the_published_algorithm():
         current[:, k:] -= np.outer(error, inverse[k, k:])
 
 
-@pytest.mark.parametrize("choice", [QuantConfig(Scheme(4, 32, scale_bits=8)), QuantConfig(Scheme(4, 64), 64)])
+@pytest.mark.parametrize("config", [QuantConfig(Scheme(4, 32, scale_bits=8)), QuantConfig(Scheme(4, 64), 64)])
 def test_codes_do_not_depend_on_slices_or_threads(config, monkeypatch):
     weight, hessian = layer(inputs=200, outputs=333)
     whole, _ = quantize_matrix(weight, hessian, config, "gptq", np.float16, 2)
