@@ -13,7 +13,8 @@ if _TYPE_CHECKING:
     from .evaluation.kl import Scores
     from .flow import Result
     from .kv_cache.quality import CacheQuality
-    from .recipe import QuantConfig, Recipe, Scheme
+    from .recipe import Recipe
+    from .storage.scheme import QuantConfig, Scheme
 
 __all__ = [
     "CacheQuality",

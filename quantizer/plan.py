@@ -11,13 +11,13 @@ from runtime.bundle import json_codec
 from runtime.errors import QuantizationError
 
 from .algorithms.outlier_channels import find_outlier_channels
-from .algorithms.residual_channels import Index
 from .allocation.budget import Measured, Tried, allocate_bytes, stored_bytes, try_base
 from .allocation.candidates import candidates_of, config_for, schemes_of
 from .calibration.hessians import Hessians
 from .graph.quantizable import QuantizableWeight
-from .recipe import QuantConfig, Recipe
-from .storage.matrix import Floats
+from .recipe import Recipe
+from .storage.matrix import Floats, Index
+from .storage.scheme import QuantConfig
 from .storage.storing import outlier_bytes
 from .storage.weights_file import Layout, read_part, read_tensor
 from .transforms.discover import Structure

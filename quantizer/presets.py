@@ -16,8 +16,9 @@ from runtime.bundle import json_codec
 from runtime.bundle.bundle import Bundle, open_bundle
 from runtime.errors import QuantizationError
 
-from .algorithms.methods import METHODS
-from .recipe import QuantConfig, Recipe, Scheme, decode_recipe
+from .algorithms.registry import METHODS
+from .recipe import Recipe, decode_recipe
+from .storage.scheme import QuantConfig, Scheme
 
 _READ_TOKENS = 16384  # of a file; text that the model writes itself takes longer
 _RESIDUAL_SHARE = 0.03  # of weights.bin, as 32 inputs of each matrix take: KL fell by 33, 43, 49 % with 1, 3, 6 %

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from quantizer.recipe import GROUP_SIZES, Scheme
 from quantizer.storage.matrix import QuantizedMatrix
+from quantizer.storage.scheme import GROUP_SIZES, Scheme
 
 from .read import target_rows
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from quantizer.algorithms.registry import quantize_matrix
+from quantizer.algorithms.quantize_matrix import quantize_matrix
 from quantizer.parallel import parallel_map
 from quantizer.storage.matrix import QuantizedMatrix
 from quantizer.storage.storing import scale_type_of
@@ -17,7 +17,7 @@ from .read import load_weight, target_rows
 
 if TYPE_CHECKING:
     from quantizer.graph.quantizable import QuantizableWeight
-    from quantizer.recipe import QuantConfig
+    from quantizer.storage.scheme import QuantConfig
 
     from .plan import Weight
 

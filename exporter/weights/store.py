@@ -3,8 +3,9 @@
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
-from quantizer.recipe import QuantConfig, Recipe
+from quantizer.recipe import Recipe
 from quantizer.storage.packing import packed_bytes
+from quantizer.storage.scheme import QuantConfig
 from runtime.bundle.manifest import Calibration, Quantization, QuantizedTensor
 
 from .lossless_repack import repacked_matrix, scale_kind, with_scales_as
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
     import onnx_ir as ir
 
     from quantizer.graph.quantizable import QuantizableWeight
-    from quantizer.graph.rewrite import StoredMatrix
+    from quantizer.storage.stored import StoredMatrix
     from quantizer.storage.weights_file import WeightsWriter
 
     from ..options import ExportOptions
@@ -129,7 +130,7 @@ class Storage:
         return True
 
     def _store(self, writer: "WeightsWriter", weight: "Weight", matrix: Any, kind: Any, error: float) -> None:
-        from quantizer.algorithms.registry import NO_RESIDUALS
+        from quantizer.storage.matrix import NO_RESIDUALS
         from quantizer.storage.storing import store_codes
 
         self.stored[weight.name], entry = store_codes(writer, weight.name, matrix, NO_RESIDUALS, kind, error)

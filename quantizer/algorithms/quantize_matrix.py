@@ -7,15 +7,14 @@ import numpy as np
 import numpy.typing as npt
 
 from ..parallel import parallel_map
-from ..recipe import QuantConfig
-from ..storage.matrix import Floats, QuantizedMatrix, join
+from ..storage.matrix import NO_RESIDUALS, Floats, Index, QuantizedMatrix, join
 from ..storage.scales import plan_scales, rows_of
+from ..storage.scheme import QuantConfig
 from .hessian import Hessian, InputStatistics
-from .methods import METHODS
-from .residual_channels import Index, extend
+from .registry import METHODS
+from .residual_channels import extend
 
 _ROWS = 1024  # that a thread takes at a time; rows do not know of each other, and an embedding has many
-NO_RESIDUALS: Index = np.zeros(0, np.int64)
 
 
 def quantize_matrix(

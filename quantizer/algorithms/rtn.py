@@ -5,10 +5,10 @@ from collections.abc import Iterator
 import numpy as np
 import numpy.typing as npt
 
-from ..recipe import Scheme
 from ..scratch import scratch
 from ..storage.matrix import Codes, Floats, QuantizedMatrix
 from ..storage.scales import Steps, Stored, round_scales, rows_of
+from ..storage.scheme import Scheme
 
 _CHUNK = 1 << 16  # weights per step: temporaries stay in cache, whatever the matrix
 

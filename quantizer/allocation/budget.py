@@ -13,13 +13,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..algorithms.factor import damp, inverse_factor
-from ..algorithms.registry import quantize_matrix
-from ..algorithms.residual_channels import effective
+from ..algorithms.quantize_matrix import quantize_matrix
 from ..algorithms.rtn import lost_by_input
 from ..graph.quantizable import QuantizableWeight
-from ..recipe import QuantConfig, Scheme
-from ..storage.matrix import Floats
+from ..storage.matrix import Floats, effective
 from ..storage.packing import packed_bytes
+from ..storage.scheme import QuantConfig, Scheme
 from ..storage.weights_file import Layout
 from .candidates import base_of
 from .knapsack import Candidate, allocate

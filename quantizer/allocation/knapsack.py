@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from runtime.errors import QuantizationError
 
-from ..recipe import QuantConfig
+from ..storage.scheme import QuantConfig
 
 _BISECTIONS = 60
 _PRICES = (1e-20, 1e3)  # nats per byte: from all that is offered to nothing but the smallest

@@ -13,7 +13,7 @@ from runtime.cli.interrupt import stopping_promptly
 from runtime.cli.progress import progress as show_progress
 from runtime.errors import QuantizationError
 
-from ..algorithms.methods import METHODS
+from ..algorithms.registry import METHODS
 
 if TYPE_CHECKING:
     from ..flow import Result

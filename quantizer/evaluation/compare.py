@@ -11,8 +11,8 @@ from runtime.ort.executor import OnnxExecutor
 from runtime.ort.session import choose_provider
 
 from ..calibration.data import Text
-from ..graph.graphs import WEIGHTS_NAME
 from ..progress import Progress
+from ..storage.weights_file import WEIGHTS_NAME
 from .kl import Model, Scores, evaluate
 
 _PROMPT, _TOKENS = 128, 32

@@ -8,9 +8,7 @@ import onnx_ir as ir
 from runtime.bundle.bundle import Bundle
 from runtime.errors import ManifestError, QuantizationError
 
-from ..storage.weights_file import Placed
-
-WEIGHTS_NAME = "weights.bin"
+from ..storage.weights_file import WEIGHTS_NAME, Placed
 
 
 @dataclass(frozen=True)

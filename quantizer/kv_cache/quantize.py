@@ -17,11 +17,11 @@ from runtime.bundle.tensor_specs import TensorSpec
 from runtime.errors import QuantizationError
 
 from ..calibration.data import Text
-from ..graph.graphs import WEIGHTS_NAME, Graphs, add_initializer, load_graphs, prefill_graph
+from ..graph.graphs import Graphs, add_initializer, load_graphs, prefill_graph
 from ..progress import Progress, silent
+from ..storage.bundle_files import copy_other_files, translated
 from ..storage.matrix import Floats
-from ..storage.weights_file import WeightsWriter
-from ..storage.writer import copy_other_files, translated
+from ..storage.weights_file import WEIGHTS_NAME, WeightsWriter
 from .quality import CacheQuality, compare_caches
 from .rope_pairs import attentions, find_rope_pairs
 from .scales import measure_scales

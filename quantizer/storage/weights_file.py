@@ -14,6 +14,7 @@ import onnx_ir as ir
 
 from runtime.errors import BundleError, IntegrityError
 
+WEIGHTS_NAME = "weights.bin"
 ALIGNMENT = 4096  # a page: what memory mapping needs
 SMALL = 1 << 16  # below this a page of padding would cost more than mapping saves
 SMALL_ALIGNMENT = 64

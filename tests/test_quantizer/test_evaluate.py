@@ -7,7 +7,8 @@ from quantizer.calibration.data import Text
 from quantizer.evaluation.kl import Model, evaluate
 from quantizer.evaluation.quality import activation_rounding
 from quantizer.flow import quantize
-from quantizer.recipe import QuantConfig, Recipe, Scheme
+from quantizer.recipe import Recipe
+from quantizer.storage.scheme import QuantConfig, Scheme
 from runtime.bundle.bundle import open_bundle
 from runtime.errors import QuantizationError
 

@@ -9,7 +9,7 @@ import pytest
 
 from quantizer.algorithms.hessian import Hessian
 from quantizer.algorithms.polish import loss
-from quantizer.algorithms.registry import quantize_matrix
+from quantizer.algorithms.quantize_matrix import quantize_matrix
 from quantizer.calibration.data import split
 from quantizer.calibration.half import from_half
 from quantizer.calibration.hessians import collect_hessians
@@ -21,7 +21,7 @@ from quantizer.graph.experts import find_experts
 from quantizer.graph.graphs import load_graphs
 from quantizer.graph.quantizable import find_quantizable_weights
 from quantizer.presets import Storage, make_recipe
-from quantizer.recipe import Scheme
+from quantizer.storage.scheme import Scheme
 from quantizer.storage.unpacking import dequantize_packed
 from quantizer.storage.weights_file import read_part, read_tensor
 from runtime.bundle.bundle import open_bundle

@@ -4,6 +4,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from float_copy import write_float_copy
 from tiny_families import CASES
 
 from quantizer.calibration.data import split
@@ -13,7 +14,6 @@ from quantizer.flow import quantize
 from quantizer.graph.graphs import load_graphs
 from quantizer.graph.quantizable import find_quantizable_weights, transposed_weights
 from quantizer.presets import Storage, make_recipe
-from quantizer.storage.float_copy import write_float_copy
 from quantizer.storage.weights_file import read_tensor
 from quantizer.transforms.discover import find_structure
 from quantizer.transforms.equivalent import EquivalentTransforms

@@ -11,9 +11,9 @@ from quantizer.algorithms.gptq import gptq
 from quantizer.algorithms.grid_search import search_matrix
 from quantizer.algorithms.hessian import Hessian
 from quantizer.algorithms.polish import loss, polish
-from quantizer.algorithms.registry import quantize_matrix
+from quantizer.algorithms.quantize_matrix import quantize_matrix
 from quantizer.algorithms.rtn import round_to_nearest
-from quantizer.recipe import QuantConfig, Scheme
+from quantizer.storage.scheme import QuantConfig, Scheme
 
 SCHEMES = [Scheme(4, 32), Scheme(4, 32, symmetric=True), Scheme(4, 64), Scheme(8, 64)]
 

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from quantizer.algorithms.rtn import round_to_nearest, symmetric_levels
-from quantizer.recipe import BITS, GROUP_SIZES, Scheme
+from quantizer.storage.scheme import BITS, GROUP_SIZES, Scheme
 
 SCHEMES = st.builds(Scheme, st.sampled_from(BITS), st.sampled_from(GROUP_SIZES), st.booleans())
 
