@@ -29,10 +29,10 @@ __all__ = [
 ]
 _MODULES = {
     "CacheQuality": ".kv_cache.quality",
-    "QuantConfig": ".recipe",
+    "QuantConfig": ".storage.scheme",
     "Recipe": ".recipe",
     "Result": ".flow",
-    "Scheme": ".recipe",
+    "Scheme": ".storage.scheme",
     "Scores": ".evaluation.kl",
     "evaluate": ".api",
     "quantize": ".api",

@@ -5,7 +5,7 @@ from typing import Any, Literal
 
 from runtime.bundle import json_codec
 
-from .algorithms.registry import METHODS
+from .algorithms.registry import METHODS, method_names
 from .storage.scheme import QuantConfig
 
 # As recipes of bundles and files called these before.
@@ -26,8 +26,7 @@ class Recipe:
         embedding: how the embedding (tied or untied head) is stored: symmetric, for the kernels that share it
             pack zero points differently.
         exclude: patterns (`*`, `?`) of matrices that stay as they are.
-        method: how codes are chosen. "rtn" needs nothing; "search" finds each group's best grid; "gptq" also
-            propagates errors, and needs calibration text.
+        method: how codes are chosen: one of `METHODS`. Those that need text read the Hessian of each matrix's inputs.
         permute: let neighbouring weights absorb the order that suits GPTQ best.
         smoothing: let neighbouring weights absorb a scale that favours inputs that matter.
         polish: rounds of refinement after GPTQ.
@@ -64,7 +63,8 @@ class Recipe:
         residuals = self.residual_channels or self.residual_share is not None
         if not self.needs_text and (self.permute or self.smoothing or self.polish or self.budget or residuals):
             raise ValueError(
-                "permute, smoothing, polish, budget and residual channels need calibration: use method gptq"
+                "permute, smoothing, polish, budget and residual channels need calibration: use method "
+                + " or ".join(method_names(needs_text=True))
             )
         if self.polish < 0 or self.calibration_tokens < 1:
             raise ValueError("polish must be at least 0 and calibration_tokens at least 1")

@@ -14,7 +14,7 @@ from .hessian import Hessian, InputStatistics
 from .registry import METHODS
 from .residual_channels import extend
 
-_ROWS = 1024  # that a thread takes at a time; rows do not know of each other, and an embedding has many
+_ROWS = 1024  # rows do not know of each other, and an embedding has many
 
 
 def quantize_matrix(
@@ -24,6 +24,7 @@ def quantize_matrix(
     method: str,
     kind: npt.DTypeLike,
     polishing: int = 0,
+    slice_rows: int = _ROWS,
 ) -> tuple[QuantizedMatrix, Index]:
     """Quantize `weight` `[N, K]`; return its codes and the inputs that it repeats as residual-coded channels.
 
@@ -36,6 +37,7 @@ def quantize_matrix(
         method: one of `METHODS`.
         kind: the float type that scales are stored in where they are not 8-bit multiples of a step.
         polishing: rounds of refinement after GPTQ.
+        slice_rows: rows that a thread takes at a time.
     """
     stored = plan_scales(weight, config.scheme, kind)
     known = hessian if isinstance(hessian, Hessian) or hessian is None else Hessian(hessian)
@@ -50,5 +52,5 @@ def quantize_matrix(
         matrix: QuantizedMatrix = quantize_rows(weight[part], config.scheme, rows_of(stored, part), inputs)
         return matrix
 
-    parts = (slice(start, start + _ROWS) for start in range(0, len(weight), _ROWS))
+    parts = (slice(start, start + slice_rows) for start in range(0, len(weight), slice_rows))
     return join([*parallel_map(partial(slice_of, part) for part in parts)]), index

@@ -14,6 +14,7 @@ import numpy as np
 
 from ..algorithms.factor import damp, inverse_factor
 from ..algorithms.quantize_matrix import quantize_matrix
+from ..algorithms.registry import CALIBRATED
 from ..algorithms.rtn import lost_by_input
 from ..graph.quantizable import QuantizableWeight
 from ..storage.matrix import Floats, effective
@@ -56,7 +57,7 @@ def try_base(
     input_errors = {scheme: np.zeros(site.inputs, np.float32) for scheme in schemes}
     values = []
     for weight, hessian in matrices:
-        matrix, index = quantize_matrix(weight, hessian, base_of(site), "gptq", np.float16)
+        matrix, index = quantize_matrix(weight, hessian, base_of(site), CALIBRATED, np.float16)
         values.append(effective(matrix, index))
         importance = np.ones(site.inputs, np.float32) if hessian is None else _own_variance(hessian)
         for scheme in schemes:
