@@ -11,10 +11,9 @@ from runtime.bundle.bundle import Bundle
 from runtime.bundle.manifest import QuantizedTensor
 
 from .graph.expert_stacks import store_stack
-from .graph.graphs import Graphs, save_graph
+from .graph.graphs import Graphs
 from .graph.quantizable import QuantizableWeight
-from .graph.rewrite import rewrite_graph
-from .graph.rewrite_experts import rewrite_experts
+from .graph.saving import save_rewritten
 from .parallel import parallel_map
 from .plan import Plan
 from .progress import Progress
@@ -52,11 +51,7 @@ def write_graphs(
                 writing.add_matrix(site, tensor, next(made))
             if name not in writing.stored:
                 writing.add(name, tensor)
-    level = 4 if bundle.manifest.target.provider == "cpu" else 0
-    for file, model in graphs.models.items():
-        rewrite_experts(model.graph, writing.stored, level)
-        rewrite_graph(model.graph, writing.stored, level)
-        save_graph(model, folder / file, writer.placed)
+    save_rewritten(graphs.models, writing.stored, writer.placed, bundle.manifest.target.provider, folder)
     return writing.outcomes
 
 

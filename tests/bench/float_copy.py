@@ -8,8 +8,9 @@ from typing import Any
 
 import numpy.typing as npt
 
-from quantizer.graph.graphs import load_graphs, prefill_graph, save_graph
+from quantizer.graph.graphs import load_graphs, prefill_graph
 from quantizer.graph.quantizable import transposed_weights
+from quantizer.graph.saving import save_graph
 from quantizer.storage.weights_file import WEIGHTS_NAME, WeightsWriter, read_tensor
 from quantizer.transforms.discover import Structure, find_structure
 from quantizer.transforms.equivalent import EquivalentTransforms, rearranged

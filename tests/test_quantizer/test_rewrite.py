@@ -6,9 +6,9 @@ import onnxruntime as ort
 import pytest
 
 from quantizer.algorithms.rtn import round_to_nearest
-from quantizer.graph.graphs import save_graph
 from quantizer.graph.quantizable import find_quantizable_weights
 from quantizer.graph.rewrite import rewrite_graph
+from quantizer.graph.saving import save_graph
 from quantizer.storage.matrix import NO_RESIDUALS
 from quantizer.storage.scales import plan_scales
 from quantizer.storage.scheme import Scheme
