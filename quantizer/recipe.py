@@ -69,7 +69,7 @@ class Recipe:
         if self.polish < 0 or self.calibration_tokens < 1:
             raise ValueError("polish must be at least 0 and calibration_tokens at least 1")
         if self.budget is not None and not 1 < self.budget < 32:
-            raise ValueError(f"budget: {self.budget} bits per weight; choose a number between 4 and 9")
+            raise ValueError(f"budget: {self.budget} bits per weight; choose a number between 1 and 32, such as 5.0")
         self._check_residual_share()
 
     def _check_residual_share(self) -> None:

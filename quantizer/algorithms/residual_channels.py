@@ -13,7 +13,7 @@ from ..storage.matrix import Floats, Index
 from ..storage.scheme import QuantConfig, Scheme
 from .rtn import lost_by_input
 
-_MAIN_SHARE = 1 / 64  # how much such a channel still counts in the search of its first grid
+_MAIN_SHARE = 1 / 64  # of its importance in the search of its first grid; the second code covers the rest
 
 
 @dataclass(frozen=True)
