@@ -26,8 +26,8 @@ from .transforms.permute import plan_permutations
 from .transforms.smooth import plan_smoothing
 
 _SMOOTHING = {4: 0.25, 8: 0.5}  # exponents by bits that were best on SmolLM2-135M off its grid
-# How much a tied embedding's rounding looks at the embedding itself rather than at the head's inputs. In 4 bits, alone, it
-# costs SmolLM2-135M a KL of 0.021 by GPTQ with this share and 0.182 by the search.
+# How much a tied embedding's rounding looks at the embedding itself rather than at the head's inputs. In 4 bits,
+# alone, it costs SmolLM2-135M a KL of 0.021 by GPTQ with this share and 0.182 by the search.
 _EMBEDDING_SHARE = 0.1
 
 

@@ -25,8 +25,8 @@ from .candidates import base_of
 from .knapsack import Candidate, allocate
 
 _SCALE_BYTES = 2
-# By group size. A product in groups of 16 takes 1.1 to 1.7 times that in groups of 32, by shape, on the CPUs tried; a step
-# has much besides, and this only breaks ties.
+# By group size. A product in groups of 16 takes 1.1 to 1.7 times that in groups of 32, by shape, on the CPUs tried; a
+# step has much besides, and this only breaks ties.
 _SLOWNESS = {16: 1.05}
 
 
