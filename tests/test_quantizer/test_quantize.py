@@ -164,7 +164,7 @@ PEAK = """
 import sys
 from pathlib import Path
 from quantizer.flow import quantize
-from quantizer.recipe import QuantConfig, Recipe, Scheme
+from quantizer import QuantConfig, Recipe, Scheme
 from runtime.host.memory import peak_memory
 before = peak_memory()
 recipe = Recipe(QuantConfig(Scheme(4)), QuantConfig(Scheme(8, 32, symmetric=True)))
