@@ -7,10 +7,12 @@ from typing import Any
 from ..errors import RequestError
 
 _REASONING = ("reasoning_content", "thinking", "reasoning")
+_TEXTS = frozenset(("role", "content", "name", "tool_call_id"))
+_ALL_TEXT = frozenset((str,))
 
 
 def plain_messages(messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Copies of the messages, as transformers prepares them.
+    """The messages as transformers prepares them: copies, unless nothing changes.
 
     Keys whose value is None are dropped; reasoning is copied under the names that templates read; the arguments of
     tool calls become objects where they are JSON text, as in OpenAI's format.
@@ -25,7 +27,7 @@ def plain_messages(messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]
         raise RequestError(
             "messages must be a list of at least one message, such as {'role': 'user', 'content': 'Hi'}."
         )
-    return [_message(message, f"messages[{i}]") for i, message in enumerate(messages)]
+    return [one if _is_plain(one) else _message(one, f"messages[{i}]") for i, one in enumerate(messages)]
 
 
 def plain_tools(tools: Sequence[Mapping[str, Any]] | None) -> list[dict[str, Any]] | None:
@@ -56,9 +58,9 @@ def _copied(value: Any) -> Any:
     if kind is str or value is None or kind is bool or kind is int or kind is float:
         return value
     if kind is dict:
-        if not all(type(key) is str for key in value):
+        if not _ALL_TEXT.issuperset(map(type, value)):
             raise TypeError
-        return {key: _copied(item) for key, item in value.items()}
+        return {key: item if type(item) is str else _copied(item) for key, item in value.items()}
     if kind is list or kind is tuple:
         return [_copied(item) for item in value]
     raise TypeError
@@ -84,6 +86,17 @@ def _key(key: Any, where: str) -> str:
     if not isinstance(key, str):
         raise RequestError(f"{where}: the key {key!r} is not a string.")
     return str.__str__(key)
+
+
+def _is_plain(message: Any) -> bool:
+    """Whether the message has texts alone, as most have, and nothing to prepare."""
+    return (
+        type(message) is dict
+        and "content" in message
+        and _TEXTS.issuperset(message)
+        and _ALL_TEXT.issuperset(map(type, message.values()))
+        and bool(message.get("role"))
+    )
 
 
 def _message(message: Any, where: str) -> dict[str, Any]:

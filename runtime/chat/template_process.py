@@ -21,6 +21,7 @@ Result = TypeVar("Result")
 MEMORY = 512 << 20  # bytes that one process may use
 _MOST_IDLE = 2  # processes that wait for the next request
 _START_SECONDS = 60.0
+_PIPE = 1 << 20  # bytes on their way, where the system allows it: a long conversation goes in one piece
 _TRUSTED = "ONNXLM_TRUST_CHAT_TEMPLATES"
 # What Python needs to start, and what dates are written by; no keys or tokens of the parent.
 _ENVIRONMENT = ("PATH", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH", "SYSTEMROOT", "PYTHONHOME", "TZ", "LANG", "LC_ALL")
@@ -87,6 +88,7 @@ class _Process:
                 stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL,
                 env=environment,
+                pipesize=_PIPE,
                 cwd=Path(sys.executable).anchor,
             )
         except OSError as error:

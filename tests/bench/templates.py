@@ -17,7 +17,8 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from jinja2 import TemplateError
 
-from runtime.chat import template_worker
+from transformers.utils.chat_template_utils import _compile_jinja_template as plain_template
+
 from runtime.chat.template import ChatTemplate
 from runtime.errors import OnnxlmError
 
@@ -76,7 +77,7 @@ def seconds(work) -> float:
 def compared(source: str, messages: list[dict], tools: list[dict] | None) -> tuple[float, float] | None:
     """Seconds of ours and of plain Jinja; None if one refuses."""
     template = ChatTemplate(source, TOKENS)
-    plain = template_worker.environment().from_string(source)
+    plain = plain_template(source)
     variables = {**TOKENS, "documents": None, "messages": messages, "tools": tools, "add_generation_prompt": True}
     try:
         template.render(messages, tools=tools)
