@@ -246,13 +246,14 @@ def _missing(messages: Sequence[Message], prompt: str, *, trusting: bool) -> set
 
 def _found(text: str, role: str, prompt: str, start: int) -> int:
     """Where the text ends in the prompt: as it is, within JSON, or an answer without its thoughts; or -1."""
-    written = [text, json.dumps(text, ensure_ascii=False)[1:-1]]
+    written = {text: None, json.dumps(text, ensure_ascii=False)[1:-1]: None}
     if role == "assistant" and "</think>" in text:
-        written = [text.rpartition("</think>")[2].strip()]
-    for form in dict.fromkeys(written):
-        at = prompt.find(form, start)
-        if at >= 0:
-            return at + len(form)
+        written = {text.rpartition("</think>")[2].strip(): None}
+    for reach in (len(text) + _NEAR, len(prompt)):
+        for form in written:
+            at = prompt.find(form, start, start + reach)
+            if at >= 0:
+                return at + len(form)
     return -1
 
 

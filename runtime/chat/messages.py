@@ -102,7 +102,9 @@ def _is_plain(message: Any) -> bool:
 def _message(message: Any, where: str) -> dict[str, Any]:
     if not isinstance(message, Mapping):
         raise RequestError(f"{where} must be an object with role and content, got {message!r:.60}.")
-    plain = {key: value for key, value in _plain(message, where).items() if value is not None}
+    plain = _plain(message, where)
+    if None in plain.values():
+        plain = {key: value for key, value in plain.items() if value is not None}
     role = plain.get("role")
     if not isinstance(role, str) or not role:
         raise RequestError(
@@ -149,5 +151,7 @@ def _parse_arguments(calls: Any) -> None:
 
 
 def _with_reasoning(message: dict[str, Any]) -> dict[str, Any]:
-    words = next((message[key] for key in _REASONING if message.get(key) is not None), None)
-    return message if words is None else {"thinking": words, **message, "reasoning_content": words}
+    for key in _REASONING:
+        if (words := message.get(key)) is not None:
+            return {"thinking": words, **message, "reasoning_content": words}
+    return message

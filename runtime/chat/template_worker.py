@@ -105,17 +105,15 @@ def environment() -> Any:
     return made
 
 
-def _sandbox() -> type:
+def _sandbox() -> Any:
     """Jinja's sandbox with short ways to what templates read most; each gives what the long way gives."""
     from jinja2.runtime import LoopContext
-    from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-    long_attribute = ImmutableSandboxedEnvironment.getattr
-    long_item = ImmutableSandboxedEnvironment.getitem
-    long_call = ImmutableSandboxedEnvironment.call
+    quick = _quick_calls()
+    long_way = quick.getattr
     spaces = _namespace()
 
-    class Sandbox(ImmutableSandboxedEnvironment):
+    class Sandbox(quick):  # type: ignore[misc, valid-type]
         def getattr(self, obj: Any, attribute: str) -> Any:
             kind = type(obj)
             if kind is dict:
@@ -131,8 +129,17 @@ def _sandbox() -> type:
                 held = object.__getattribute__(obj, "_Namespace__attrs")
                 if attribute in held:
                     return held[attribute]
-            return long_attribute(self, obj, attribute)
+            return long_way(self, obj, attribute)
 
+    return Sandbox
+
+
+def _quick_calls() -> Any:
+    from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+    long_item, long_call = ImmutableSandboxedEnvironment.getitem, ImmutableSandboxedEnvironment.call
+
+    class Calls(ImmutableSandboxedEnvironment):
         def getitem(self, obj: Any, argument: Any) -> Any:
             try:
                 return obj[argument]
@@ -143,14 +150,14 @@ def _sandbox() -> type:
                 pass
             return long_item(self, obj, argument)
 
-        def call(__self, __context: Any, __obj: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: B902
+        def call(__self, __context: Any, __obj: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N805  # as Jinja has it
             if type(__obj) is BuiltinMethodType and type(__obj.__self__) is str:
                 kwargs.pop("_loop_vars", None)  # what the compiler adds for the context
                 kwargs.pop("_block_vars", None)
                 return __obj(*args, **kwargs)
             return long_call(__self, __context, __obj, *args, **kwargs)
 
-    return Sandbox
+    return Calls
 
 
 def _generation() -> type:

@@ -1,4 +1,4 @@
-"""A tokenizer with 281 tokens for a model of 280: what the model cannot read is a 400, what it cannot write is not tried."""
+"""A tokenizer of 281 tokens for a model of 280: what it cannot read is a 400, what it cannot write is not tried."""
 
 import json
 
@@ -7,6 +7,7 @@ import pytest
 
 NEW = "<|new|>"
 TEXT = f"Hi {NEW}there"
+HI = {"role": "user", "content": "Hi"}
 TURN = [{"role": "user", "content": TEXT}]
 BODIES = {
     "text": ("/v1/completions", {"prompt": TEXT}),
@@ -19,7 +20,7 @@ BODIES = {
     "response": ("/v1/responses", {"input": TEXT}),
     "instructions": ("/v1/responses", {"input": "Hi", "instructions": TEXT}),
     "messages": ("/v1/messages", {"messages": TURN, "max_tokens": 5, "model": "tiny"}),
-    "system": ("/v1/messages", {"messages": [{"role": "user", "content": "Hi"}], "system": TEXT, "max_tokens": 5, "model": "tiny"}),
+    "system": ("/v1/messages", {"messages": [HI], "system": TEXT, "max_tokens": 5, "model": "tiny"}),
     "ollama chat": ("/api/chat", {"model": "tiny", "messages": TURN, "stream": False}),
     "ollama stream": ("/api/chat", {"model": "tiny", "messages": TURN}),
     "ollama generate": ("/api/generate", {"model": "tiny", "prompt": TEXT, "stream": False}),
