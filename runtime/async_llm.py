@@ -10,7 +10,7 @@ from .client import Model, Prompt, Request
 from .engine.engine import EngineStats
 from .engine.generation import OutputDelta
 from .engine.handle import RequestHandle
-from .engine.waiting import Reservation
+from .engine.scheduling.waiting import Reservation
 from .errors import OptionError
 from .llm import SCORING, Messages, is_one_conversation, is_one_prompt
 from .options import MAX_CHOICES, EngineOptions, SamplingParams

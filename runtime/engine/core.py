@@ -11,18 +11,18 @@ from ..cache.prefix_cache import PrefixCache
 from ..errors import ExecutionError, OnnxlmError
 from ..ort.runner_protocol import ModelRunner
 from ..sampling.logprobs import FloatArray
-from .decision import NOTHING, Decision, Move
 from .decode import Decode
 from .draft_verify import DraftVerifier
 from .failures import execution_errors
 from .generation import RequestState
 from .open_requests import OpenRequests
 from .prefill import Prefill
-from .prefill_policy import ChunkedPrefillPolicy
 from .prefix_reuse import PrefixReuse
-from .request import Sequence, Status
-from .scheduler import Scheduler
-from .waiting import Deadlines, WaitingLimit
+from .scheduling.decision import NOTHING, Decision, Move
+from .scheduling.prefill_policy import ChunkedPrefillPolicy
+from .scheduling.scheduler import Scheduler
+from .scheduling.sequence import Sequence, Status
+from .scheduling.waiting import Deadlines, WaitingLimit
 
 _log = logging.getLogger("onnxlm.engine")
 

@@ -16,9 +16,9 @@ from ..errors import DeviceLostError, EngineClosedError, OnnxlmError
 from ..ort.runner_protocol import ModelRunner
 from .core import EngineCore
 from .generation import RequestState
-from .prefill_policy import ChunkedPrefillPolicy
-from .scheduler import Scheduler
-from .waiting import Reservation, WaitingLimit
+from .scheduling.prefill_policy import ChunkedPrefillPolicy
+from .scheduling.scheduler import Scheduler
+from .scheduling.waiting import Reservation, WaitingLimit
 
 _EXIT_SECONDS = 10.0  # for a step that is being computed when the interpreter ends
 _log = logging.getLogger("onnxlm.engine")
@@ -81,6 +81,11 @@ class Engine:
         self._draining = self._drained = False
         self._thread: threading.Thread | None = None
         self._heartbeat = clock()
+
+    @property
+    def longest(self) -> int:
+        """Most tokens of one sequence, prompt and answer."""
+        return self.core.scheduler.longest
 
     def reserve(self, answers: int) -> Reservation:
         """Keep room in the queue for answers that will be submitted; refusals are those of `submit`."""

@@ -8,13 +8,13 @@ import numpy as np
 from ..errors import ExecutionError
 from ..ort.runner_protocol import MAX_SCORED, ModelRunner, StepInterrupted, batch_prefill_of
 from ..sampling.logprobs import FloatArray
-from .decision import Chunk
 from .failures import execution_errors
 from .open_requests import OpenRequests
-from .prefill_policy import ChunkedPrefillPolicy, PrefillWork
 from .prefix_reuse import PrefixReuse
-from .request import Sequence
-from .scheduler import Scheduler
+from .scheduling.decision import Chunk
+from .scheduling.prefill_policy import ChunkedPrefillPolicy, PrefillWork
+from .scheduling.scheduler import Scheduler
+from .scheduling.sequence import Sequence
 
 _log = logging.getLogger("onnxlm.engine")
 _NO_LOGITS = np.empty(0, np.float32)  # of a chunk that is not the last
