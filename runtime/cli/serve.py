@@ -87,7 +87,7 @@ def serve(bundles: tuple[str, ...], log_format: str, **options: Any) -> None:
       onnxlm serve smol-int4 --host 0.0.0.0 --api-key-file keys.txt --max-concurrency 8 --kv-memory 2GiB
       onnxlm serve small=smol-int4 large=qwen-int4 --port 8080 --log-format json
     """
-    from ..chat.template_process import start_early
+    from ..chat.sandbox import start_early
 
     names = _named(bundles, verify=options["verify"])
     process = _process()

@@ -27,7 +27,7 @@ class Prefill:
         executor: computes steps.
         scheduler: says which chunks, and is told what is done.
         requests: the open requests.
-        reuse: caches what later prompts may share.
+        reuse: caches what later prompts may share, if anything does.
         policy: sizes of chunks.
         clock: seconds, monotonic.
 
@@ -40,7 +40,7 @@ class Prefill:
         executor: ModelRunner,
         scheduler: Scheduler,
         requests: OpenRequests,
-        reuse: PrefixReuse,
+        reuse: PrefixReuse | None,
         policy: ChunkedPrefillPolicy,
         clock: Callable[[], float],
     ) -> None:
@@ -91,7 +91,7 @@ class Prefill:
             return []
         self._policy.prefilled(chunk.stop - chunk.start, self._clock() - started)
         self._scheduler.prefilled(chunk)
-        self._reuse.reached(chunk.sequence)
+        self._reached(chunk)
         return [(chunk.sequence, logits)] if chunk.stop == len(chunk.sequence.tokens) else []
 
     def _together(self, chunks: list[Chunk]) -> list[tuple[Sequence, FloatArray]]:
@@ -109,8 +109,12 @@ class Prefill:
         for chunk in chunks:
             self._scheduler.prefilled(chunk)
         for chunk in chunks:
-            self._reuse.reached(chunk.sequence)
+            self._reached(chunk)
         return [(chunk.sequence, row) for chunk, row in zip(chunks, logits, strict=True)]
+
+    def _reached(self, chunk: Chunk) -> None:
+        if self._reuse is not None:
+            self._reuse.reached(chunk.sequence)
 
     def _computed(self, chunk: Chunk) -> FloatArray | None:
         """The logits after a chunk; None if it failed or was interrupted, and then nothing is committed."""

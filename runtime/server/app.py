@@ -16,6 +16,7 @@ from .anthropic.builder import MessageBuilder
 from .anthropic.builder import error_body as anthropic_error
 from .anthropic.count import TokenCount
 from .auth import KeyGuard
+from .limits import ConnectionThrottle
 from .ollama.builder import OllamaChatBuilder, generation
 from .ollama.builder import error_body as ollama_error
 from .ollama.routes import OllamaRoutes
@@ -32,7 +33,6 @@ from .page import PageRoutes
 from .request_log import RequestLog
 from .state import AppState
 from .status import StatusRoutes
-from .throttle import ConnectionThrottle
 
 
 def create_app(models: Mapping[str, Model], options: ServerOptions | None = None) -> Starlette:

@@ -191,7 +191,7 @@ def test_a_killed_process_is_replaced():
 @linux
 def test_a_large_parent_keeps_its_process():
     code = (
-        "x = b'x' * (300 << 20); from runtime.chat import template_process as p; from runtime.chat.sandbox import *\n"
+        "x = b'x' * (300 << 20); from runtime.chat import sandbox as p; from runtime.chat.sandbox import *\n"
         "t = SandboxedTemplate('{{ x }}'); first = p._pools[0]._idle[0]; t.render({'x': 5}, 5)\n"
         "assert p._pools[0]._idle == [first]"
     )

@@ -9,8 +9,9 @@ from starlette.responses import JSONResponse, Response
 from ...errors import ChatTemplateError
 from ..state import AppState, ServedModel
 from .errors import ApiError, api_error
+from .parse import parse
 from .prepared import prepared_answer
-from .protocol import DetokenizeFields, TokenizeFields, parse
+from .protocol import DetokenizeFields, TokenizeFields
 
 
 class TokenRoutes:
