@@ -29,6 +29,7 @@ class EngineStats:
     """A snapshot of the engine: its current work, and counts since it started.
 
     `lost` is why the device computes nothing any more, or None.
+    `kv_bytes` is the most memory that keys, values and states may take.
     `failures_in_a_row` counts answers that failed since the last token was sampled.
     `heartbeat` is the monotonic time of the loop's last step: while work exists, it must not stand still.
     """
@@ -46,6 +47,7 @@ class EngineStats:
     alive: bool
     failures_in_a_row: int = 0
     lost: str | None = None
+    kv_bytes: int = 0
 
 
 class Engine:
@@ -149,6 +151,7 @@ class Engine:
             preemptions=scheduler.preemptions,
             failures_in_a_row=core.requests.failures_in_a_row,
             lost=None if core.requests.lost is None else str(core.requests.lost),
+            kv_bytes=scheduler.pool.total * scheduler.pool.block_tokens * core.executor.bytes_per_token,
             heartbeat=self._heartbeat,
             alive=self._thread is not None and self._thread.is_alive() and not self._ended,
         )
