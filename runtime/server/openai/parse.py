@@ -99,6 +99,19 @@ def parse(
         raise ApiError(400, f"{error}.", param=where if colon and " " not in where else None) from error
 
 
+def require_known(described: Any, known: Collection[str], where: str) -> None:
+    """Refuse a key that nobody reads; null counts as left out. What is no object is for others to refuse.
+
+    Raises:
+        ApiError: 400, which names the key.
+    """
+    given = described.items() if isinstance(described, Mapping) else ()
+    unknown = sorted(str(key) for key, value in given if key not in known and value is not None)
+    if unknown:
+        name = f"{where}.{unknown[0]:.60}"
+        raise ApiError(400, f"{name}: unknown key; known are {', '.join(sorted(known))}.", param=name)
+
+
 def _without_ignored(body: dict[str, Any], ignored: Collection[str], refused: Mapping[str, str]) -> dict[str, Any]:
     given = {name: value for name, value in body.items() if value is not None and name not in ignored}
     for name in given.keys() & refused.keys():
