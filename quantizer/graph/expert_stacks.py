@@ -75,7 +75,10 @@ def store_stack(
     apart = site.joined == "stack"
     shape = (site.count, site.rows, groups * blob) if apart else (site.count * site.rows, groups, blob)
     placed = [writer.add_pieces(f"{site.name}.codes", codes(), ir.DataType.UINT8, shape)]
-    parts: dict[str, list[Any]] = {"scales": [one.scales for one in packed], "zero_points": [one.zero_points for one in packed]}
+    parts: dict[str, list[Any]] = {
+        "scales": [one.scales for one in packed],
+        "zero_points": [one.zero_points for one in packed],
+    }
     for part, arrays in parts.items():
         if arrays[0] is not None:
             joined = np.concatenate(arrays)
