@@ -33,10 +33,10 @@ def store_kept_stack(
 
 
 def store_packed_stack(
-    writer: "WeightsWriter", weight: "Weight", site: "QuantizableWeight", choice: "QuantConfig", method: str
+    writer: "WeightsWriter", weight: "Weight", site: "QuantizableWeight", config: "QuantConfig", method: str
 ) -> "tuple[StoredMatrix, QuantizedTensor]":
     """Store the codes that `onnxlm quantize` makes of the exported stack."""
-    made, kind = read_packed_stack(weight, site, choice, method)
+    made, kind = read_packed_stack(weight, site, config, method)
     losses: list[tuple[float, float]] = []
 
     def matrices() -> Iterator[QuantizedMatrix]:

@@ -43,7 +43,7 @@ def repacked_matrix(weight: "Weight", site: "QuantizableWeight", scheme: Scheme 
     if isinstance(parts, str):
         return parts
     matrix = _placed(_stacked(parts, scheme or _nearest(parts)), target_rows(weight), site.rows)
-    if site.role == "table" and not matrix.scheme.symmetric:
+    if site.role == "embedding" and not matrix.scheme.symmetric:
         return "an embedding must have symmetric codes"
     return matrix
 

@@ -29,23 +29,23 @@ Block = tuple[npt.NDArray[np.int64], Callable[[], FloatArray]]  # rows of the gr
 
 
 def read_packed(
-    weight: "Weight", site: "QuantizableWeight", choice: "QuantConfig", method: str
+    weight: "Weight", site: "QuantizableWeight", config: "QuantConfig", method: str
 ) -> tuple[QuantizedMatrix, npt.DTypeLike, float]:
     """The codes of a weight, the type that their scales are stored in, and ‖W − Ŵ‖ / ‖W‖.
 
     They are those that `onnxlm quantize` makes of the exported matrix: its rows do not depend on each other.
     """
-    kind = _scale_kind([weight], site, choice)
-    packed = _read(weight, site, choice, method, kind)
+    kind = _scale_kind([weight], site, config)
+    packed = _read(weight, site, config, method, kind)
     return packed.matrix, kind, relative_loss([(packed.lost, packed.whole)])
 
 
 def read_packed_stack(
-    weight: "Weight", site: "QuantizableWeight", choice: "QuantConfig", method: str
+    weight: "Weight", site: "QuantizableWeight", config: "QuantConfig", method: str
 ) -> tuple[Iterator["Packed"], npt.DTypeLike]:
     """The same of each matrix of a stack, made as they are asked for; scales of all have one type."""
-    kind = _scale_kind(slices(weight), site, choice)
-    tasks = (partial(_read, part, site, choice, method, kind) for part in slices(weight))
+    kind = _scale_kind(slices(weight), site, config)
+    tasks = (partial(_read, part, site, config, method, kind) for part in slices(weight))
     return parallel_map(tasks, STACK_AT_ONCE), kind
 
 
@@ -65,14 +65,14 @@ def relative_loss(losses: Sequence[tuple[float, float]]) -> float:
 
 
 def _read(
-    weight: "Weight", site: "QuantizableWeight", choice: "QuantConfig", method: str, kind: npt.DTypeLike
+    weight: "Weight", site: "QuantizableWeight", config: "QuantConfig", method: str, kind: npt.DTypeLike
 ) -> Packed:
-    scheme = choice.scheme
+    scheme = config.scheme
     codes = np.full((site.rows, site.inputs), scheme.middle, np.uint8)
     scales = np.zeros((site.rows, scheme.groups(site.inputs)), np.float32)
     zeros = None if scheme.symmetric else np.zeros(scales.shape, np.uint8)
     lost = whole = 0.0
-    tasks = (partial(_quantized, block, choice, method, kind) for block in _blocks(weight, site))
+    tasks = (partial(_quantized, block, config, method, kind) for block in _blocks(weight, site))
     for rows, block, block_lost, block_whole in parallel_map(tasks):
         codes[rows], scales[rows] = block.codes, block.scales
         if zeros is not None:
@@ -83,16 +83,16 @@ def _read(
 
 
 def _quantized(
-    block: Block, choice: "QuantConfig", method: str, kind: npt.DTypeLike
+    block: Block, config: "QuantConfig", method: str, kind: npt.DTypeLike
 ) -> tuple[npt.NDArray[np.int64], QuantizedMatrix, float, float]:
     """Rows, their codes, and the squares of what they lose and of what they are."""
     rows, values = block[0], block[1]()
-    matrix, _ = quantize_matrix(values, None, choice, method, kind)
+    matrix, _ = quantize_matrix(values, None, config, method, kind)
     difference = values - matrix.dequantize()
     return rows, matrix, float(np.vdot(difference, difference)), float(np.vdot(values, values))
 
 
-def _scale_kind(weights: Iterable["Weight"], site: "QuantizableWeight", choice: "QuantConfig") -> npt.DTypeLike:
+def _scale_kind(weights: Iterable["Weight"], site: "QuantizableWeight", config: "QuantConfig") -> npt.DTypeLike:
     largest = 0.0
     for weight in weights:
         if weight.dtype.numpy() != np.float32:
@@ -100,7 +100,7 @@ def _scale_kind(weights: Iterable["Weight"], site: "QuantizableWeight", choice: 
             return activations
         tasks = (partial(_largest, read) for _, read in _blocks(weight, site))
         largest = max(largest, max(parallel_map(tasks), default=0.0))
-    return scale_type_of(largest, choice.scheme)
+    return scale_type_of(largest, config.scheme)
 
 
 def _largest(read: Callable[[], FloatArray]) -> float:

@@ -28,7 +28,7 @@ def plan_storage(
     Args:
         graphs: prefill and decode, with initializers that hold no data yet.
         weights: all of them.
-        vocab_size: which tells tables from other matrices.
+        vocab_size: which tells embeddings from other matrices.
         options: what the user wants.
     """
     for graph in graphs:
@@ -45,7 +45,7 @@ def plan_storage(
     if options.requantize:
         return storage
     layers = [
-        weight for weight in weights if weight.name in storage.sites and storage.sites[weight.name].role != "table"
+        weight for weight in weights if weight.name in storage.sites and storage.sites[weight.name].role != "embedding"
     ]
     exact = sum(weight.nbytes for weight in layers if not isinstance(storage.kept_as(weight), str))
     storage.keep = exact > 0 and 2 * exact >= sum(weight.nbytes for weight in layers)

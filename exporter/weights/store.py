@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
-from quantizer.allocation.candidates import choice_for
+from quantizer.allocation.candidates import config_for
 from quantizer.recipe import QuantConfig, Recipe, Scheme
 from quantizer.storage.packing import packed_bytes
 from runtime.bundle.manifest import Calibration, Quantization, QuantizedTensor
@@ -63,19 +63,19 @@ class Storage:
 
     def nbytes(self, weight: "Weight") -> int:
         """About how many bytes of weights.bin a weight will need."""
-        site, choice = self.sites.get(weight.name), self.choice(weight)
-        if site is None or choice is None:
+        site, config = self.sites.get(weight.name), self.config(weight)
+        if site is None or config is None:
             return weight.nbytes
         scale_bytes = 2 if self.keep is False or isinstance(self.kept_as(weight), str) else 4
-        return min(weight.nbytes, site.count * packed_bytes(site.rows, site.inputs, choice, scale_bytes))
+        return min(weight.nbytes, site.count * packed_bytes(site.rows, site.inputs, config, scale_bytes))
 
-    def choice(self, weight: "Weight") -> QuantConfig | None:
+    def config(self, weight: "Weight") -> QuantConfig | None:
         """How a weight will be stored; None in floating point."""
         site = self.sites.get(weight.name)
         kept = self.kept_as(weight) if self.keep and site else ""
         if not isinstance(kept, str):
             return QuantConfig(kept)
-        return choice_for(site, self.recipe) if site and self.recipe else None
+        return config_for(site, self.recipe) if site and self.recipe else None
 
     def kept_as(self, weight: "Weight") -> Scheme | str:
         """How the codes of a matrix would be kept, by the first one of its kind, or why they cannot be."""
@@ -148,21 +148,21 @@ class Storage:
             return False
         from .pack import read_packed
 
-        choice = choice_for(site, self.recipe)
+        config = config_for(site, self.recipe)
         if site.role == "experts":
-            self._add(weight, store_packed_stack(writer, weight, site, choice, self.recipe.method))
+            self._add(weight, store_packed_stack(writer, weight, site, config, self.recipe.method))
             return True
-        if packed_bytes(site.rows, site.inputs, choice, 4) >= weight.nbytes:
+        if packed_bytes(site.rows, site.inputs, config, 4) >= weight.nbytes:
             return False
-        matrix, kind, error = read_packed(weight, site, choice, self.recipe.method)
+        matrix, kind, error = read_packed(weight, site, config, self.recipe.method)
         self._store(writer, weight, matrix, kind, error)
         return True
 
     def _store(self, writer: "WeightsWriter", weight: "Weight", matrix: Any, kind: Any, error: float) -> None:
-        from quantizer.algorithms.registry import NO_OUTLIERS
+        from quantizer.algorithms.registry import NO_RESIDUALS
         from quantizer.storage.storing import store_codes
 
-        self._add(weight, store_codes(writer, weight.name, matrix, NO_OUTLIERS, kind, error))
+        self._add(weight, store_codes(writer, weight.name, matrix, NO_RESIDUALS, kind, error))
 
     def _add(self, weight: "Weight", made: "tuple[StoredMatrix, QuantizedTensor]") -> None:
         self.stored[weight.name] = made[0]

@@ -17,7 +17,7 @@ import onnx_ir as ir
 
 from runtime.bundle.manifest import QuantizedTensor
 
-from ..algorithms.registry import NO_OUTLIERS
+from ..algorithms.registry import NO_RESIDUALS
 from ..parallel import parallel_map
 from ..recipe import GROUP_SIZES, QuantConfig, Scheme
 from ..storage.matrix import Floats, QuantizedMatrix, join
@@ -32,8 +32,8 @@ from .rewrite import StoredMatrix
 _LARGEST_GROUP = 128  # that QMoE was tried with
 
 
-def experts_choice(site: QuantizableWeight, scheme: Scheme) -> QuantConfig:
-    """The nearest to `scheme` that experts can have: groups that divide their inputs, no outliers."""
+def experts_config(site: QuantizableWeight, scheme: Scheme) -> QuantConfig:
+    """The nearest to `scheme` that experts can have: groups that divide their inputs, no residual channels."""
     fits = [g for g in GROUP_SIZES if g <= min(scheme.group_size, _LARGEST_GROUP) and site.divisor % g == 0]
     return QuantConfig(Scheme(scheme.bits, fits[-1], scheme.symmetric))
 
@@ -58,7 +58,7 @@ def store_stack(
 ) -> tuple[StoredMatrix, QuantizedTensor]:
     """Pack, check and write a stack; of an iterator, one matrix is in memory at a time, but for case 2's `down`."""
     if site.joined == "inputs":
-        return store_codes(writer, site.weight, join([*stack], axis=1), NO_OUTLIERS, kind, error)
+        return store_codes(writer, site.weight, join([*stack], axis=1), NO_RESIDUALS, kind, error)
     matrices = iter(stack)
     first = next(matrices)
     packed: list[PackedMatrix] = []  # of all matrices, less their codes
