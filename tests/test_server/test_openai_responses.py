@@ -197,7 +197,7 @@ ERRORS = {
     "context": (openai.BadRequestError, {"input": "x" * 3000}, None, "30.. .*2048"),
     "range": (openai.BadRequestError, {"temperature": -1}, "temperature", "temperature must be"),
     "limit": (openai.BadRequestError, {"max_output_tokens": 0}, "max_output_tokens", "at least 1"),
-    "unknown": (openai.BadRequestError, {"extra_body": {"tempratur": 1}}, "tempratur", "known keys are"),
+    "unknown": (openai.BadRequestError, {"extra_body": {"tempratur": 1}}, "tempratur", "known are"),
     "chat's": (openai.BadRequestError, {"extra_body": {"max_tokens": 1}}, "max_tokens", "use `max_output_tokens`"),
     "background": (openai.BadRequestError, {"background": True}, "background", "at once"),
     "truncation": (openai.BadRequestError, {"truncation": "auto"}, "truncation", "disabled"),

@@ -25,6 +25,7 @@ _KEYS = {"role", "content", "name", "tool_calls", "tool_call_id", "reasoning_con
 # What clients send beside these and nobody needs: a hint for caches; answers of OpenAI's client, which repeats them
 # parsed; the place of a call in a stream.
 _HINTS = {"refusal", "parsed"}
+_KINDS = ("text", "refusal", "function", None)
 _PART_KEYS = {"type", "text", "refusal", "cache_control"}
 _CALL_KEYS = {"id", "type", "function", "index"}
 _FUNCTION_KEYS = {"name", "arguments", "parsed_arguments"}
@@ -169,7 +170,7 @@ def _described(message: Mapping[str, Any], where: str) -> Iterator[tuple[Mapping
     for name, known in (("content", _PART_KEYS), ("tool_calls", _CALL_KEYS)):
         parts = message.get(name)
         for place, part in enumerate(parts if isinstance(parts, list) else ()):
-            if isinstance(part, dict):
+            if isinstance(part, dict) and part.get("type") in _KINDS:  # others are refused for what they are
                 yield part, known, f"{where}.{name}[{place}]"
                 if isinstance(part.get("function"), dict):
                     yield part["function"], _FUNCTION_KEYS, f"{where}.{name}[{place}].function"

@@ -109,13 +109,13 @@ def _text(content: Any, where: str) -> str:
 
 
 def _part(part: Any, where: str) -> str:
-    require_known(part, _PART_KEYS, where)
     kind = part.get("type") if isinstance(part, dict) else None
     text = part.get(_TEXT_PARTS[kind]) if isinstance(kind, str) and kind in _TEXT_PARTS else None
     if not isinstance(text, str):
         raise _wrong(
             where, f"must be {{'type': 'input_text', 'text': …}}: models here read text only, got {part!r:.80}"
         )
+    require_known(part, _PART_KEYS, where)
     return text
 
 
