@@ -1,4 +1,4 @@
-"""Keys and origins: who does not belong learns nothing but /health, /ready and the page, which is the same everywhere."""
+"""Keys and origins: who does not belong learns nothing but /health, /ready and the page, the same everywhere."""
 
 import base64
 import hmac
