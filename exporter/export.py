@@ -21,7 +21,8 @@ from .verify.references import reference_of
 from .verify.verify import verify_graphs
 from .weights.estimate import Estimate, estimate, require_space
 from .weights.plan import WEIGHTS_FILE, plan_weights, without_ignored
-from .weights.store import Outcome, Storage, plan_storage
+from .weights.storage_plan import plan_storage
+from .weights.store import Outcome, Storage
 from .weights.tying import tie_head
 
 if TYPE_CHECKING:
@@ -104,7 +105,7 @@ def export(
         manifest = replace(manifest, verification=verification)
         manifest = write_manifest(folder, manifest, known={WEIGHTS_FILE: weights_hash})
     told = token_warnings(checkpoint, manifest.tokens, decoder.vocab_size)
-    warnings = (*checkpoint.warnings, *told, *verifying.warnings, *notes)
+    warnings = (*checkpoint.warnings, *storage.warnings, *told, *verifying.warnings, *notes)
     seconds = time.monotonic() - started - (verified - exported)
     return ExportReport(Path(output), manifest, seconds, verified - exported, needed, tuple(storage.outcomes), warnings)
 

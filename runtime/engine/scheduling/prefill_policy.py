@@ -14,28 +14,29 @@ from dataclasses import dataclass
 _SMOOTHING = 0.2
 _CHUNK_SMOOTHING = 0.5  # a token costs several times more in a small chunk than in the large one before it
 _LARGE = 32  # tokens from which on a chunk's fixed cost counts little
-_STEPS_BETWEEN = 28  # more than 19, so that 95 of 100 tokens come as if no prompt was there
+_STEPS_BETWEEN = 28
 _SHARE = 0.7  # how long the chunk of every turn may take for each prompt that waits, in decode steps
 _LEAST = 4
 
 
 @dataclass(frozen=True)
 class Pauses:
-    """How long readers of streamed answers may wait for a prompt, in seconds.
+    """What readers of streamed answers notice, in seconds unless said.
 
     Attributes:
-        hardly_seen: a pause that nobody minds.
-        long_prompt: computing time from which on a prompt is a long one.
-        reading: step and chunk together; faster than this nobody reads. On a fast device the largest chunks fit.
-        longest: once in `_STEPS_BETWEEN` tokens.
+        hardly_seen: a pause that nobody minds: the rest of a prompt that takes no longer is computed at once.
+        long_prompt: a prompt that takes longer is computed in few large chunks.
+        longest: the longest pause, once in so many tokens: more than 19, so that 95 of 100 tokens come as if no prompt
+            was there.
         longest_steps: the same in decode steps, for models so slow that less would not move.
+        reading: step and chunk together; faster nobody reads. On a fast device the largest chunks fit into it.
     """
 
     hardly_seen: float = 0.100
     long_prompt: float = 1.0
-    reading: float = 0.050
     longest: float = 0.250
     longest_steps: int = 5
+    reading: float = 0.050
 
 
 @dataclass(frozen=True)
@@ -61,17 +62,17 @@ class ChunkedPrefillPolicy:
     Args:
         largest: most tokens of a chunk; its size while no answer is streamed.
         aging_seconds: age at which a prompt starts to get larger chunks: twice as large at twice this age, and so on.
+        pauses: what readers notice.
 
     Attributes:
         decode_seconds: how long a decode step takes, smoothed; 0 before the first.
-        pauses: how long readers may wait.
     """
 
-    def __init__(self, largest: int, aging_seconds: float = 60.0) -> None:
+    def __init__(self, largest: int, aging_seconds: float = 60.0, pauses: Pauses = Pauses()) -> None:
         self.largest = largest
+        self.pauses = pauses
         self.aging_seconds = aging_seconds
         self.decode_seconds = 0.0
-        self.pauses = Pauses()
         self._small_token_seconds = 0.0  # in the last few chunks, whatever their size
         self._token_seconds = 0.0
         self._steps = _STEPS_BETWEEN  # since the last chunk
