@@ -113,7 +113,7 @@ def export(
 
 @dataclass(frozen=True)
 class _Described:
-    """The model as data, and the checkpoint's tensors that it is made of; `output` and `task` of one that reads texts."""
+    """The model as data, and the tensors it is made of; `output` and `task` of one that reads whole texts."""
 
     decoder: "Decoder"
     table: "Table"

@@ -75,7 +75,8 @@ class Embedder:
         encoder.check_dimensions(dimensions)
         front = encoder.reader.prompt(prompt_name) if prompt is None else prompt
         single = isinstance(texts, str)
-        ids = [encoder.reader.ids(text, front, truncate=truncate) for text in ([texts] if single else texts)]
+        listed: Sequence[Text] = [texts] if isinstance(texts, str) else texts
+        ids = [encoder.reader.ids(text, front, truncate=truncate) for text in listed]
         if not ids:
             return np.zeros((0, dimensions or self.dimensions), np.float32)
         vectors = encoder.vectors(encoder.submit(ids).result(), dimensions)

@@ -82,9 +82,12 @@ class Reranker:
     def classify(self, texts: str | Sequence[Text], *, truncate: bool = False) -> list[dict[str, float]]:
         """What the model gives each label, text by text; labels without names are called LABEL_0, LABEL_1, …"""
         encoder = self.encoder
-        ids = [encoder.reader.ids(text, truncate=truncate) for text in ([texts] if isinstance(texts, str) else texts)]
+        listed: Sequence[Text] = [texts] if isinstance(texts, str) else texts
+        ids = [encoder.reader.ids(text, truncate=truncate) for text in listed]
         labels = encoder.task.labels or [f"LABEL_{i}" for i in range(encoder.task.width)]
-        rows = encoder.shown(encoder.submit(ids).result()) if ids else []
+        if not ids:
+            return []
+        rows = encoder.shown(encoder.submit(ids).result())
         return [dict(zip(labels, map(float, row), strict=True)) for row in rows]
 
     def close(self) -> None:

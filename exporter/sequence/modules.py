@@ -103,7 +103,8 @@ def _listed(folder: Path) -> list[tuple[str, Path]]:
     for kind, path in listed:
         if kind not in ("Transformer", *_READERS):
             raise UnsupportedError(
-                f"{folder / MODULES}: the module {kind} is not supported; supported: Transformer, {', '.join(_READERS)}."
+                f"{folder / MODULES}: the module {kind} is not supported; supported: "
+                f"{', '.join(('Transformer', *_READERS))}."
             )
         if path.startswith("/") or ".." in Path(path).parts:
             raise CheckpointError(f"{folder / MODULES}: {path!r} is not a folder of this one.")

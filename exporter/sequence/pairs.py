@@ -34,7 +34,8 @@ def chosen_template(value: str) -> tuple[str, str | None]:
         check_pair_template(text)
     except (OSError, ValueError) as error:
         raise OptionError(
-            f"pair_template: {value!r:.80} is neither {', '.join(KNOWN)}, nor a file with a pair template, nor one: {error}"
+            f"pair_template: {value!r:.80} is not {', '.join(KNOWN)}, no file with a pair template, and none itself: "
+            f"{error}"
         ) from error
     return text, None
 
@@ -63,14 +64,8 @@ def template_of_chat(
                     {"role": "document", "content": contents["{document}"]}]  # fmt: skip
         if instruction is not None:
             messages.insert(0, {"role": "system", "content": contents["{instruction}"]})
-        seen = {
-            **names,
-            "messages": messages,
-            "tools": None,
-            "documents": None,
-            "add_generation_prompt": False,
-            **(variables or {}),
-        }
+        usual = {"tools": None, "documents": None, "add_generation_prompt": False}
+        seen = {**names, **usual, **(variables or {}), "messages": messages}
         return sandboxed.render(seen, _SECONDS)
 
     text = render(_MARKS)

@@ -96,8 +96,8 @@ def _embedding(decoder: "Decoder", modules: Modules, options: "ExportOptions") -
     chosen = cast("tuple[Pooling, ...]", (options.pooling,) if options.pooling else ())
     if chosen and modules.pooling and chosen != modules.pooling:
         raise OptionError(
-            f"pooling: {options.pooling} contradicts the checkpoint's own files, which say {', '.join(modules.pooling)}. "
-            "Leave --pooling out."
+            f"pooling: {options.pooling} contradicts the checkpoint's own files, which say "
+            f"{', '.join(modules.pooling)}. Leave --pooling out."
         )
     pooling = chosen or modules.pooling
     if not pooling:

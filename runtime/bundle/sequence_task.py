@@ -86,7 +86,7 @@ class SequenceTask:
 
 
 def check_pair_template(template: str) -> None:
-    """Raise ValueError unless query and document have their place in it, each once, and the instruction at most once."""
+    """Raise ValueError unless query and document have a place in it, once each, and the instruction at most one."""
     counts = {name: template.count(name) for name in PLACEHOLDERS}
     if counts["{query}"] != 1 or counts["{document}"] != 1 or counts["{instruction}"] > 1:
         raise ValueError(

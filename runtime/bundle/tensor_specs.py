@@ -87,7 +87,7 @@ def check_ports(
 
 def check_sequence_ports(inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], role: Role, width: int) -> None:
     """Raise ValueError unless these are the ports of a graph that reads whole texts and gives `width` numbers each."""
-    expected = {role: [Expected(("float32",), ("batch", width))]}
+    expected: dict[str, list[Expected]] = {role: [Expected(("float32",), ("batch", width))]}
     _check_side("graphs.prefill.inputs", inputs, _plain_inputs("decode", inputs, width="sequence"))
     _check_side("graphs.prefill.outputs", outputs, expected)
 

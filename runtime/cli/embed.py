@@ -140,13 +140,11 @@ def _in_parts(texts: Iterator[str]) -> Iterator[list[str]]:
 
 def _save(path: Path, array: object) -> None:
     """Whole or not at all."""
-    import os
-
     import numpy as np
 
     scratch = path.with_name(f".{path.name}.new.npy")
     try:
         np.save(scratch, array)  # type: ignore[arg-type]  # an array
-        os.replace(scratch, path)
+        scratch.replace(path)
     finally:
         scratch.unlink(missing_ok=True)

@@ -25,7 +25,7 @@ class SequenceRunner:
     ) -> None:
         described = bundle.manifest.graphs.prefill
         self._context = bundle.manifest.architecture.context_length
-        self._names = {port.role: port.name for port in described.inputs}
+        self._names: dict[str, str] = {port.role: port.name for port in described.inputs}
         self._session = open_session(graph or bundle.path(described.file), provider, threads)
         check_session(self._session, described)
 

@@ -21,7 +21,7 @@ class StatusRoutes:
 
     async def models(self, request: Request) -> Response:
         """GET /v1/models."""
-        listed = [*self._service.models.values(), *self._service.encoders.values()]
+        listed: list[ServedModel | ServedEncoder] = [*self._service.models.values(), *self._service.encoders.values()]
         return JSONResponse({"object": "list", "data": [_model(served) for served in listed]})
 
     async def model(self, request: Request) -> Response:
