@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..engine.engine import EngineStats
-from ..engine.waiting import WaitingLimit
+from ..engine.scheduling.waiting import WaitingLimit
 from ..errors import DeviceLostError, EngineClosedError, ExecutionError, OnnxlmError
 from .batches import BATCH_TOKENS, batch_with
 

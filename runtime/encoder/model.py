@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from ..bundle.bundle import open_bundle
 from ..bundle.sequence_task import Kind, SequenceTask, require_task
-from ..engine.waiting import WaitingLimit
+from ..engine.scheduling.waiting import WaitingLimit
 from ..errors import RequestError
 from ..options import EngineOptions
 from ..ort.sequence_runner import SequenceRunner

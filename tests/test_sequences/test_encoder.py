@@ -10,7 +10,7 @@ from runtime.cli.main import main
 from runtime.embedder import Embedder
 from runtime.encoder.batches import batch_with
 from runtime.encoder.engine import EncoderEngine
-from runtime.engine.waiting import WaitingLimit
+from runtime.engine.scheduling.waiting import WaitingLimit
 from runtime.errors import EngineClosedError, ExecutionError, PromptTooLongError, QueueFullError, RequestError
 from runtime.reranker import Reranker
 

@@ -9,7 +9,7 @@ import numpy as np
 from ...encoder.model import Rows
 from ..ollama.requests import model_name
 from ..openai.errors import ApiError
-from ..openai.protocol import parse
+from ..openai.parse import parse
 from ..request_log import RequestLog
 from ..state import AppState
 from .endpoint import Work, listed_input

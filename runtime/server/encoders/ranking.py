@@ -4,7 +4,7 @@ from typing import Any
 
 from ...encoder.model import Rows
 from ..openai.errors import ApiError
-from ..openai.protocol import parse
+from ..openai.parse import parse
 from ..request_log import RequestLog
 from ..state import AppState
 from .embeddings import usage
