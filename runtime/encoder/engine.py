@@ -132,7 +132,7 @@ class EncoderEngine:
     def _run(self, batch: list[tuple[_Job, int]]) -> None:
         try:
             rows = self._runner.rows([job.texts[place] for job, place in batch])
-            bad: list[bool] = (~np.isfinite(rows).all(axis=-1)).tolist()
+            bad = [not np.isfinite(row).all() for row in rows]
         except Exception as error:  # noqa: BLE001  # whatever a runner raises is its batch's
             _log.exception("a batch of %d texts failed", len(batch))
             self._failed({id(job): job for job, _ in batch}.values(), error)
