@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .bundle.bundle import open_bundle
+from .bundle.sequence_task import require_generation
 from .chat.options import ChatOptions
 from .chat_reader import ChatReader
 from .engine.generation import RequestState
@@ -66,6 +67,7 @@ class Model:
     ) -> None:
         self._template_file = chat_template
         self.bundle = open_bundle(path)
+        require_generation(self.bundle, "generating or chatting")
         self.options = options
         manifest = self.bundle.manifest
         self._defaults = generation_config(self.bundle)
