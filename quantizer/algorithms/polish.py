@@ -69,7 +69,8 @@ def _refit_codes(grid: Grid, group: int, part: slice, gradient: Floats, corner: 
         slope /= safe * max(corner[j, j], _TINY)
         np.rint(slope, out=slope)
         slope += codes
-        np.clip(slope, 0, levels, out=slope)
+        np.maximum(slope, 0, out=slope)
+        np.minimum(slope, levels, out=slope)
         np.subtract(slope, codes, out=moved[j])
         moved[j] *= scale
         codes[:] = slope
