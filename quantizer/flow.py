@@ -2,6 +2,7 @@
 
 import logging
 import shutil
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -11,8 +12,12 @@ from runtime.bundle import json_codec
 from runtime.bundle.bundle import Bundle, new_bundle, open_bundle, write_manifest
 from runtime.bundle.manifest import Calibration, Manifest, Quantization
 
-from .calibration.data import Text, find_text
+from .calibration.data import Text, find_text, own_text_file
 from .evaluation.quality import measure_quality
+from .forecast.forecast import Forecast
+from .forecast.run import Run, most_kept, run_on
+from .forecast.settings import Settings
+from .forecast.speed import this_machine
 from .gate import Gate
 from .graph.experts import find_experts
 from .graph.graphs import WEIGHTS_NAME, Graphs, load_graphs, prefill_graph
@@ -53,6 +58,8 @@ def quantize(
     work: Path | None = None,
     overwrite: bool = False,
     progress: Progress | None = None,
+    memory: int | None = None,
+    on_forecast: Callable[[Forecast], None] | None = None,
 ) -> Result:
     """Write a quantized copy of the bundle `source` to the folder `target`: all of it, or nothing.
 
@@ -66,10 +73,12 @@ def quantize(
             removed in the end.
         overwrite: replace a bundle that is already there.
         progress: is told what is being done, how much of it is done, and how much there is.
+        memory: bytes that may be used; by default what is free.
+        on_forecast: is told what the run will take, before it begins.
 
     Raises:
         QuantizationError: the bundle is quantized already, a weight is not finite, a pattern matches nothing, the
-            budget is impossible, the gate is missed.
+            budget is impossible, memory or disk do not suffice, the gate is missed.
         BundleError: `source` cannot be read, or `target` is in the way.
     """
     progress = progress or silent
@@ -78,11 +87,17 @@ def quantize(
     bundle, graphs, sites = _open(source, recipe, gate)
     default_work = work_beside(target)
     place = work or default_work
+    run = _run(bundle, graphs, sites, recipe, gate, text, place)
+    settings, expected = run.forecast(this_machine() if on_forecast else None, memory)
+    if on_forecast:
+        on_forecast(expected)
+    expected.require_room(target)
     with translated(), new_bundle(target, overwrite=overwrite) as folder:
-        text = text or _text(bundle, recipe, gate, place, progress)
-        plan = prepare(bundle, graphs, sites, recipe, text, place, progress)
+        text = text or _text(bundle, recipe, gate, place, progress, settings)
+        settings = replace(settings, most_kept=most_kept(work, settings))
+        plan = prepare(bundle, graphs, sites, recipe, text, place, progress, settings)
         finished = ResumeCache(place / "matrices" if recipe.needs_text else None, plan.identity)
-        outcomes = write_graphs(bundle, graphs, plan, finished, folder, progress)
+        outcomes = write_graphs(bundle, graphs, plan, finished, folder, progress, settings.at_once)
         copy_other_files(bundle, folder)
         manifest = write_manifest(folder, _describe(bundle.manifest, graphs, plan, text, outcomes))
         if text is not None:
@@ -92,14 +107,47 @@ def quantize(
     return Result(manifest, tuple(outcomes))
 
 
+def forecast(
+    source: Path, target: Path, recipe: Recipe, *, gate: Gate | None = None, work: Path | None = None, memory: int | None = None
+) -> Forecast:
+    """What `quantize` will take; arguments and errors as there. Nothing is written.
+
+    Raises:
+        QuantizationError, BundleError: as `quantize`, where it is known before the work.
+    """
+    require_text(recipe, gate)
+    bundle, graphs, sites = _open(source, recipe, gate)
+    run = _run(bundle, graphs, sites, recipe, gate, None, work or work_beside(target))
+    return run.forecast(this_machine(), memory)[1]
+
+
+def _run(
+    bundle: Bundle,
+    graphs: Graphs,
+    sites: Sequence[QuantizableWeight],
+    recipe: Recipe,
+    gate: Gate | None,
+    text: Text | None,
+    place: Path,
+) -> Run:
+    reads = recipe.needs_text or recipe.kv is not None or gate is not None or text is not None
+    own = reads and text is None and recipe.calibration == "self" and not own_text_file(recipe, place).is_file()
+    graph = prefill_graph(bundle, graphs)
+    return run_on(graph, sites, bundle.manifest, recipe, own_text=own, measured=reads)
+
+
 def work_beside(target: Path) -> Path:
     """Where calibration lies until the bundle `target` is complete, if no other folder is named."""
     return target.parent / f".{target.name}.work"
 
 
-def _text(bundle: Bundle, recipe: Recipe, gate: Gate | None, place: Path, progress: Progress) -> Text | None:
+def _text(
+    bundle: Bundle, recipe: Recipe, gate: Gate | None, place: Path, progress: Progress, settings: Settings
+) -> Text | None:
     """The text that the recipe names, if anything needs one."""
-    return find_text(bundle, recipe, place, progress) if recipe.needs_text or recipe.kv or gate else None
+    if not (recipe.needs_text or recipe.kv or gate):
+        return None
+    return find_text(bundle, recipe, place, progress, settings.rows)
 
 
 def _open(source: Path, recipe: Recipe, gate: Gate | None) -> tuple[Bundle, Graphs, list[QuantizableWeight]]:

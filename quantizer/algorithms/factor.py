@@ -13,7 +13,7 @@ from ..parallel import one_blas_thread, parallel_map
 
 _DAMPING = 0.01
 _BLOCK = 512  # columns of a factor computed at a time
-_STRIP = 1024  # rows of them that a thread computes
+_STRIP = 512  # rows of them that a thread computes
 Doubles = npt.NDArray[np.float64]
 Floats = npt.NDArray[np.float32]
 
