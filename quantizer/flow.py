@@ -17,6 +17,7 @@ from .evaluation.quality import measure_quality
 from .forecast.forecast import Forecast
 from .forecast.run import Run, most_kept, run_on
 from .forecast.settings import Settings
+from .forecast.sizes import sizes_of
 from .forecast.speed import this_machine
 from .gate import Gate
 from .graph.experts import find_experts
@@ -108,7 +109,13 @@ def quantize(
 
 
 def forecast(
-    source: Path, target: Path, recipe: Recipe, *, gate: Gate | None = None, work: Path | None = None, memory: int | None = None
+    source: Path,
+    target: Path,
+    recipe: Recipe,
+    *,
+    gate: Gate | None = None,
+    work: Path | None = None,
+    memory: int | None = None,
 ) -> Forecast:
     """What `quantize` will take; arguments and errors as there. Nothing is written.
 
@@ -132,8 +139,11 @@ def _run(
 ) -> Run:
     reads = recipe.needs_text or recipe.kv is not None or gate is not None or text is not None
     own = reads and text is None and recipe.calibration == "self" and not own_text_file(recipe, place).is_file()
-    graph = prefill_graph(bundle, graphs)
-    return run_on(graph, sites, bundle.manifest, recipe, own_text=own, measured=reads)
+    manifest = bundle.manifest
+    vocabulary, parameters = manifest.architecture.vocab_size, manifest.architecture.parameters
+    weights, kv = manifest.files[WEIGHTS_NAME].size, manifest.kv_cache.bytes_per_token
+    sizes = sizes_of(prefill_graph(bundle, graphs), sites, vocabulary, kv, weights)
+    return run_on(sizes, parameters, recipe, own_text=own, measured=reads)
 
 
 def work_beside(target: Path) -> Path:
@@ -155,24 +165,27 @@ def _open(source: Path, recipe: Recipe, gate: Gate | None) -> tuple[Bundle, Grap
     bundle = open_bundle(source)
     require_usable(bundle, recipe, gate)
     graphs = load_graphs(bundle)
-    sites = select_weights(_sites(bundle, graphs), recipe.exclude)
+    models = [model.graph for model in graphs.models.values()]
+    experts = bundle.manifest.target.provider == "cpu"
+    sites = sites_of(models, bundle.manifest.architecture.vocab_size, recipe, experts=experts)
     require_affordable(bundle, graphs, sites, recipe)
     return bundle, graphs, sites
 
 
-def _sites(bundle: Bundle, graphs: Graphs) -> list[QuantizableWeight]:
-    """Matrices, and the stacks of experts: where these were exported for the CPU, whose operator was tried."""
-    vocab_size = bundle.manifest.architecture.vocab_size
-    sites = merge_quantizable_weights(
-        find_quantizable_weights(model.graph, vocab_size) for model in graphs.models.values()
-    )
-    stacks = [site for experts in find_experts(prefill_graph(bundle, graphs)) for site in experts.sites]
-    if not stacks or bundle.manifest.target.provider == "cpu":
-        return sites + stacks
-    _LOGGER.warning(
-        "experts stay in floating point: their quantized operator was not tried on %s", bundle.manifest.target.provider
-    )
-    return sites
+def sites_of(
+    graphs: Sequence[ir.Graph], vocabulary: int, recipe: Recipe, *, experts: bool = True
+) -> list[QuantizableWeight]:
+    """The matrices of prefill and decode graph that a recipe quantizes, and the stacks of experts where `experts` may
+    have codes: those exported for the CPU, whose operator was tried.
+
+    Raises:
+        QuantizationError: a pattern of `exclude` matches nothing, or nothing is left.
+    """
+    sites = merge_quantizable_weights(find_quantizable_weights(graph, vocabulary) for graph in graphs)
+    stacks = [site for found in find_experts(graphs[0]) for site in found.sites]
+    if stacks and not experts:
+        _LOGGER.warning("experts stay in floating point: their quantized operator was not tried on this provider")
+    return select_weights(sites + stacks if experts else sites, recipe.exclude)
 
 
 def _finish(source: Bundle, new: Bundle, recipe: Recipe, text: Text, gate: Gate | None, progress: Progress) -> Manifest:

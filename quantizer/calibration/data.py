@@ -43,9 +43,7 @@ class Text:
     measured_on: str
 
 
-def find_text(
-    bundle: Bundle, recipe: Recipe, work: Path, progress: Progress, rows: int | None = None
-) -> Text:
+def find_text(bundle: Bundle, recipe: Recipe, work: Path, progress: Progress, rows: int | None = None) -> Text:
     """The text that a recipe names, split for calibration and measurement. The model's own, `rows` chunks at a time, is
     kept in `work`.
 
@@ -134,9 +132,7 @@ def too_little(chunks: IntArray) -> str | None:
     )
 
 
-def write_own_text(
-    folder: Path, tokens: int, seed: int, length: int = CHUNK, rows: int | None = None
-) -> IntArray:
+def write_own_text(folder: Path, tokens: int, seed: int, length: int = CHUNK, rows: int | None = None) -> IntArray:
     """Token ids `[chunks, length]` that the model samples at temperature 1, each chunk from a random first token;
     `rows` of them at a time.
     """

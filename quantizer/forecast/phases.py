@@ -20,6 +20,7 @@ _HESSIANS = 1.1
 _STREAMS = 1.9  # products of few tokens, and a session for each replaced matrix
 _HEAD_BYTES = 24.0  # read and written for each logit that is compared
 _SAMPLED_BYTES = 40.0  # the same, for each logit that a token is drawn from
+_EXPORT_PASSES = 12.0  # over memory, file and hash included
 _SCHEMES = 5  # in which a matrix's loss is predicted
 _OVERHEAD = 0.004  # seconds to begin a matrix or a layer's session
 _ROUNDING_COPIES = 3.0  # of a matrix that is quantized, in float32
@@ -61,6 +62,12 @@ def phases_of(
     yield _quantizing(sizes, recipe, speed, settings, tokens)
     if measured:
         yield _evaluating(sizes, recipe, speed, held_out)
+
+
+def exporting(sizes: Sizes, speed: Speed) -> Phase:
+    """The float bundle of a checkpoint, in the work folder: read, converted and written."""
+    seconds = sizes.weight_bytes * _EXPORT_PASSES / speed.memory
+    return Phase("writing weights", seconds, _PROCESS + 8 * sizes.largest, sizes.weight_bytes)
 
 
 def packing_seconds(weights: int, method: str, speed: Speed) -> float:

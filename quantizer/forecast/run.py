@@ -1,21 +1,17 @@
 """The forecast of one run of `onnxlm quantize`, and the settings that fit into memory."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-import onnx_ir as ir
-
-from runtime.bundle.manifest import Manifest
 from runtime.host.memory import available_memory
 
 from ..calibration.data import CHUNK, HELD_OUT, rows_at_once
-from ..graph.quantizable import QuantizableWeight
 from ..recipe import Recipe
 from .forecast import Forecast, free_space
-from .phases import Phase, phases_of
+from .phases import Phase, exporting, phases_of
 from .settings import Settings, fitting
-from .sizes import Sizes, sizes_of
+from .sizes import Sizes
 from .speed import Speed
 
 _UNKNOWN = Speed(cores=1, product=1e11, memory=1e10, rtn=1e-8, search=1e-7, gptq=1e-7, polish=1e-7)
@@ -32,6 +28,7 @@ class Run:
         output: bytes of the new bundle.
         own_text: whether the model has to write the text.
         measured: whether the result is compared with the source.
+        of_checkpoint: whether the float bundle has to be made first.
     """
 
     sizes: Sizes
@@ -39,6 +36,7 @@ class Run:
     output: int
     own_text: bool
     measured: bool
+    of_checkpoint: bool = False
 
     def forecast(self, speed: Speed | None = None, memory: int | None = None) -> tuple[Settings, Forecast]:
         """The settings that fit, and what will be taken with them.
@@ -51,7 +49,9 @@ class Run:
 
         def phases(settings: Settings) -> Iterator[Phase]:
             tokens = self.recipe.calibration_tokens
-            return phases_of(
+            if self.of_checkpoint:
+                yield exporting(self.sizes, speed or _UNKNOWN)
+            yield from phases_of(
                 self.sizes, self.recipe, speed or _UNKNOWN, settings,
                 own_text=self.own_text, measured=self.measured, tokens=tokens,
             )  # fmt: skip
@@ -67,18 +67,16 @@ class Run:
 
 
 def run_on(
-    graph: ir.Graph,
-    sites: Sequence[QuantizableWeight],
-    manifest: Manifest,
+    sizes: Sizes,
+    parameters: int,
     recipe: Recipe,
     *,
     own_text: bool,
     measured: bool,
+    of_checkpoint: bool = False,
 ) -> Run:
-    """A run on the prefill graph of a bundle with float weights."""
-    weights = manifest.files["weights.bin"].size
-    sizes = sizes_of(graph, sites, manifest.architecture.vocab_size, manifest.kv_cache.bytes_per_token, weights)
-    return Run(sizes, recipe, _stored_bytes(sizes, recipe, manifest.architecture.parameters), own_text, measured)
+    """A run on a bundle with float weights, or on a checkpoint; arguments as the attributes of `Run`."""
+    return Run(sizes, recipe, _stored_bytes(sizes, recipe, parameters), own_text, measured, of_checkpoint)
 
 
 def most_kept(work: Path | None, settings: Settings) -> int:

@@ -88,7 +88,9 @@ def translated() -> Iterator[None]:
         ) from error
 
 
-def _codes(plan: Plan, tensors: dict[str, ir.TensorProtocol], maker: QuantizeWorker, at_once: int) -> Iterator[Codes | str]:
+def _codes(
+    plan: Plan, tensors: dict[str, ir.TensorProtocol], maker: QuantizeWorker, at_once: int
+) -> Iterator[Codes | str]:
     """Of every matrix that is to be quantized, in the order of the file."""
     sites = {site.weight: site for site in plan.sites}
     chosen = ((sites[name], tensor) for name, tensor in tensors.items() if name in sites)
