@@ -2,7 +2,8 @@
 
 import logging
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -27,6 +28,7 @@ from .kv_cache.quantize import bits_of, store_cache
 from .plan import Plan
 from .preconditions import require_affordable, require_text, require_usable
 from .preparation import prepare
+from .presets import Storage, make_recipe
 from .progress import Progress, silent
 from .recipe import Recipe
 from .selection import select_weights
@@ -157,7 +159,21 @@ def _text(
     """The text that the recipe names, if anything needs one."""
     if not (recipe.needs_text or recipe.kv or gate):
         return None
-    return find_text(bundle, recipe, place, progress, settings.rows)
+    if recipe.calibration != "self" or own_text_file(recipe, place).is_file() or settings.text_bits == 32:
+        return find_text(bundle, recipe, place, progress, settings.rows)
+    progress("writing calibration text", 0, 1)
+    with _rounded(bundle, place / "writer", settings.text_bits) as writer:
+        return find_text(writer, recipe, place, progress, settings.rows)
+
+
+@contextmanager
+def _rounded(bundle: Bundle, folder: Path, bits: int) -> Iterator[Bundle]:
+    """A copy whose weights take little memory, for as long as it is needed."""
+    try:
+        quantize(bundle.folder, folder, make_recipe(method="rtn", storage=Storage(bits=bits)), overwrite=True)
+        yield open_bundle(folder)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _open(source: Path, recipe: Recipe, gate: Gate | None) -> tuple[Bundle, Graphs, list[QuantizableWeight]]:

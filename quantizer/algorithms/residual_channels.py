@@ -15,6 +15,7 @@ from ..storage.matrix import Floats, QuantizedMatrix
 from .rtn import lost_by_input
 
 Index = npt.NDArray[np.int64]
+_VALUES = 1 << 20  # that are decoded at a time
 _MAIN_SHARE = 1 / 64  # how much an outlier still counts in the search of its first grid
 
 
@@ -68,8 +69,12 @@ def extend(weight: Floats, hessian: Floats, diagonal: Floats, choice: QuantConfi
 
 def effective(matrix: QuantizedMatrix, index: Index) -> Floats:
     """The weights `[N, inputs]` that an extended matrix multiplies by."""
-    wide = matrix.dequantize()
-    inputs = wide.shape[1] - len(index)
-    weights = np.ascontiguousarray(wide[:, :inputs])
-    np.add.at(weights.T, index, wide[:, inputs:].T)
+    rows, wide = matrix.codes.shape
+    inputs, step = wide - len(index), max(1, _VALUES // wide)
+    weights = np.empty((rows, inputs), np.float32)
+    for start in range(0, rows, step):
+        part = slice(start, start + step)
+        values = matrix.rows(part).dequantize()
+        weights[part] = values[:, :inputs]
+        np.add.at(weights[part].T, index, values[:, inputs:].T)
     return weights

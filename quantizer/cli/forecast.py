@@ -9,7 +9,7 @@ import click
 from runtime.cli.progress import is_quiet
 
 from ..flow import forecast as forecast_bundle
-from ..flow import sites_of, work_beside
+from ..flow import sites_of
 from ..forecast.forecast import Forecast
 from ..forecast.run import run_on
 from ..forecast.sizes import sizes_of

@@ -69,7 +69,9 @@ def _size(_context: click.Context, _option: click.Parameter, text: str | None) -
 @click.option("--fail-if", metavar="CONDITION", help="Write nothing if so: 'kl>0.06', 'top1<0.9'.")
 @click.option("--work", type=_PATH, help="Keep calibration here, and use what is there.")
 @click.option("--memory", callback=_size, metavar="SIZE", help="Memory that may be used.  [default: what is free]")
-@click.option("--dry-run", is_flag=True, help="Say what it will take: time, memory and disk of each phase. Write nothing.")
+@click.option(
+    "--dry-run", is_flag=True, help="Say what it will take: time, memory and disk of each phase. Write nothing."
+)
 @click.option("--overwrite", is_flag=True, help="Replace a bundle at OUTPUT.")
 @click.option("--json", "as_json", is_flag=True, help="Print the outcome, or the forecast of --dry-run, as JSON.")
 def quantize(

@@ -79,13 +79,13 @@ def packing_seconds(weights: int, method: str, speed: Speed) -> float:
 def _own_text(sizes: Sizes, speed: Speed, settings: Settings, tokens: int) -> Phase:
     rows = max(1, settings.rows)
     rounds = -(-tokens // (512 * rows))
-    stored = sizes.weight_bytes * settings.text_bits / 32 * 1.1
+    stored = sizes.weight_bytes * (settings.text_bits + 0.5) / 32
     products = rows * (sizes.operations + sizes.head_operations) / speed.product * _MODEL
     step = max(stored / speed.memory, products) + rows * sizes.vocabulary * _SAMPLED_BYTES / speed.memory
     step += _OVERHEAD + rows * 256 * sizes.kv_bytes / speed.memory
     packed = settings.text_bits < 32
     packing = packing_seconds(sizes.weight_bytes // 4, "rtn", speed) if packed else 0.0
-    memory = _PROCESS + stored * _STEADY + rows * 512 * sizes.kv_bytes
+    memory = _PROCESS + stored + rows * 512 * sizes.kv_bytes
     return Phase("writing calibration text", packing + rounds * 511 * step, int(memory), int(stored) if packed else 0)
 
 

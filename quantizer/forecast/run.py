@@ -10,7 +10,7 @@ from ..calibration.data import CHUNK, HELD_OUT, rows_at_once
 from ..recipe import Recipe
 from .forecast import Forecast, free_space
 from .phases import Phase, exporting, phases_of
-from .settings import Settings, fitting
+from .settings import Settings, bits_of_text, fitting
 from .sizes import Sizes
 from .speed import Speed
 
@@ -63,7 +63,8 @@ class Run:
 
     def _comfortable(self) -> Settings:
         count = -(-(self.recipe.calibration_tokens + HELD_OUT * CHUNK) // CHUNK)
-        return Settings(rows_at_once(count, CHUNK * max(1, self.sizes.kv_bytes)))
+        rows = rows_at_once(count, CHUNK * max(1, self.sizes.kv_bytes))
+        return Settings(rows, bits_of_text(self.sizes.weight_bytes))
 
 
 def run_on(

@@ -81,7 +81,6 @@ class PhaseLines:
             return f"{seconds:.0f} s so far"
         return f"{done / total:.0%}, about {seconds * (total - done) / done:.0f} s left"
 
-
     def _in_all(self, seconds: float) -> str:
         left = self._left(self._phase or "", *self._last, seconds)
         return "" if left is None else f"; about {_minutes(left)} in all"
