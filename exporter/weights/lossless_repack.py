@@ -39,7 +39,7 @@ def repacked_matrix(weight: "Weight", site: "QuantizableWeight") -> QuantizedMat
             return f"{source.dtype} has no exact form in MatMulNBits"
         parts.append(packed)
     matrix = _placed(_stacked(parts), target_rows(weight), site.rows)
-    if site.role == "table" and not matrix.scheme.symmetric:
+    if site.role == "embedding" and not matrix.scheme.symmetric:
         return "an embedding must have symmetric codes"
     return matrix
 

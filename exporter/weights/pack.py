@@ -26,18 +26,18 @@ Block = tuple[npt.NDArray[np.int64], Callable[[], FloatArray]]  # rows of the gr
 
 
 def read_packed(
-    weight: "Weight", site: "QuantizableWeight", choice: "QuantConfig", method: str
+    weight: "Weight", site: "QuantizableWeight", config: "QuantConfig", method: str
 ) -> tuple[QuantizedMatrix, npt.DTypeLike, float]:
     """The codes of a weight, the type that their scales are stored in, and ‖W − Ŵ‖ / ‖W‖.
 
     They are those that `onnxlm quantize` makes of the exported matrix: its rows do not depend on each other.
     """
-    scheme, kind = choice.scheme, _scale_kind(weight, site, choice)
+    scheme, kind = config.scheme, _scale_kind(weight, site, config)
     codes = np.full((site.rows, site.inputs), scheme.middle, np.uint8)
     scales = np.zeros((site.rows, scheme.groups(site.inputs)), np.float32)
     zeros = None if scheme.symmetric else np.zeros(scales.shape, np.uint8)
     lost = whole = 0.0
-    tasks = (partial(_quantized, block, choice, method, kind) for block in _blocks(weight, site))
+    tasks = (partial(_quantized, block, config, method, kind) for block in _blocks(weight, site))
     for rows, block, block_lost, block_whole in parallel_map(tasks):
         codes[rows], scales[rows] = block.codes, block.scales
         if zeros is not None:
@@ -48,21 +48,21 @@ def read_packed(
 
 
 def _quantized(
-    block: Block, choice: "QuantConfig", method: str, kind: npt.DTypeLike
+    block: Block, config: "QuantConfig", method: str, kind: npt.DTypeLike
 ) -> tuple[npt.NDArray[np.int64], QuantizedMatrix, float, float]:
     """Rows, their codes, and the squares of what they lose and of what they are."""
     rows, values = block[0], block[1]()
-    matrix, _ = quantize_matrix(values, None, choice, method, kind)
+    matrix, _ = quantize_matrix(values, None, config, method, kind)
     difference = values - matrix.dequantize()
     return rows, matrix, float(np.vdot(difference, difference)), float(np.vdot(values, values))
 
 
-def _scale_kind(weight: "Weight", site: "QuantizableWeight", choice: "QuantConfig") -> npt.DTypeLike:
+def _scale_kind(weight: "Weight", site: "QuantizableWeight", config: "QuantConfig") -> npt.DTypeLike:
     if weight.dtype.numpy() != np.float32:
         activations: npt.DTypeLike = weight.dtype.numpy()
         return activations
     tasks = (partial(_largest, read) for _, read in _blocks(weight, site))
-    return scale_type_of(max(parallel_map(tasks), default=0.0), choice.scheme)
+    return scale_type_of(max(parallel_map(tasks), default=0.0), config.scheme)
 
 
 def _largest(read: Callable[[], FloatArray]) -> float:

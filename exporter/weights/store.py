@@ -62,10 +62,10 @@ class Storage:
         """About how many bytes of weights.bin a weight will need."""
         site = self.sites.get(weight.name)
         kept = self.kept_as(weight) if self.keep and site else None
-        choice = kept or (self._choice(site) if site and self.recipe else None)
-        if site is None or choice is None:
+        config = kept or (self._choice(site) if site and self.recipe else None)
+        if site is None or config is None:
             return weight.nbytes
-        return min(weight.nbytes, packed_bytes(site.rows, site.inputs, choice, 4 if kept else 2))
+        return min(weight.nbytes, packed_bytes(site.rows, site.inputs, config, 4 if kept else 2))
 
     def kept_as(self, weight: "Weight") -> QuantConfig | None:
         """How the codes of a matrix would be kept, by the first one of its kind; None if they cannot be."""
@@ -121,23 +121,23 @@ class Storage:
             return False
         from .pack import read_packed
 
-        choice = self._choice(site)
-        if packed_bytes(site.rows, site.inputs, choice, 4) >= weight.nbytes:
+        config = self._choice(site)
+        if packed_bytes(site.rows, site.inputs, config, 4) >= weight.nbytes:
             return False
-        matrix, kind, error = read_packed(weight, site, choice, self.recipe.method)
+        matrix, kind, error = read_packed(weight, site, config, self.recipe.method)
         self._store(writer, weight, matrix, kind, error)
         return True
 
     def _store(self, writer: "WeightsWriter", weight: "Weight", matrix: Any, kind: Any, error: float) -> None:
-        from quantizer.algorithms.registry import NO_OUTLIERS
+        from quantizer.algorithms.registry import NO_RESIDUALS
         from quantizer.storage.storing import store_codes
 
-        self.stored[weight.name], entry = store_codes(writer, weight.name, matrix, NO_OUTLIERS, kind, error)
+        self.stored[weight.name], entry = store_codes(writer, weight.name, matrix, NO_RESIDUALS, kind, error)
         self.tensors.append(entry)
 
     def _choice(self, site: "QuantizableWeight") -> QuantConfig:
         assert self.recipe is not None
-        return self.recipe.table if site.role == "table" else self.recipe.linear
+        return self.recipe.embedding if site.role == "embedding" else self.recipe.linear
 
 
 def plan_storage(

@@ -73,7 +73,7 @@ class Sizes:
     @property
     def of_layers(self) -> Sequence[Matrix]:
         """Without embedding and head."""
-        return [matrix for matrix in self.matrices if matrix.site.role != "table"]
+        return [matrix for matrix in self.matrices if matrix.site.role != "embedding"]
 
     @property
     def hessian_operations(self) -> float:
@@ -103,7 +103,7 @@ def sizes_of(
     active = {name: count for experts in find_experts(graph) for name, count in _active(experts)}
     matrices = tuple(Matrix(site, active.get(site.weight, 1), _layer(site.weight)) for site in sites)
     numbers = [matrix.layer for matrix in matrices if matrix.layer is not None]
-    table = next((matrix.site.inputs for matrix in matrices if matrix.site.role == "table"), 0)
+    table = next((matrix.site.inputs for matrix in matrices if matrix.site.role == "embedding"), 0)
     hidden = table or min((matrix.site.inputs for matrix in matrices), default=0)
     return Sizes(
         matrices, max(numbers, default=0) + 1, hidden, vocabulary, tuple(hessian_inputs(graph)), weight_bytes, kv_bytes

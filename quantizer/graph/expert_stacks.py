@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from runtime.bundle.manifest import QuantizedTensor
 
-from ..algorithms.registry import NO_OUTLIERS
+from ..algorithms.registry import NO_RESIDUALS
 from ..parallel import parallel_map
 from ..recipe import GROUP_SIZES, QuantConfig, Scheme
 from ..storage.matrix import Floats, QuantizedMatrix, join
@@ -29,8 +29,8 @@ from .rewrite import StoredMatrix
 _LARGEST_GROUP = 128  # that QMoE was tried with
 
 
-def experts_choice(site: QuantizableWeight, scheme: Scheme) -> QuantConfig:
-    """The nearest to `scheme` that experts can have: groups that divide their inputs, no outliers."""
+def experts_config(site: QuantizableWeight, scheme: Scheme) -> QuantConfig:
+    """The nearest to `scheme` that experts can have: groups that divide their inputs, no residual channels."""
     fits = [g for g in GROUP_SIZES if g <= min(scheme.group_size, _LARGEST_GROUP) and site.divisor % g == 0]
     return QuantConfig(Scheme(scheme.bits, fits[-1], scheme.symmetric))
 
@@ -56,7 +56,7 @@ def store_stack(
     """Pack, check and write a stack."""
     matrix = join(stack, axis=1 if site.joined == "inputs" else 0)
     if site.joined != "stack":
-        return store_codes(writer, site.weight, matrix, NO_OUTLIERS, kind, error)
+        return store_codes(writer, site.weight, matrix, NO_RESIDUALS, kind, error)
     packed = pack(matrix, kind)
     require_round_trip(site.weight, packed, matrix)
     parts: dict[str, Any] = {"codes": packed.codes, "scales": packed.scales, "zero_points": packed.zero_points}

@@ -16,8 +16,8 @@ class QuantizableWeight:
     Attributes:
         name: of the module, `model.layers.3.mlp.down_proj`; what `--exclude` matches.
         weight: name of its initializer, the same in every graph.
-        role: "table" for token embedding and head, "experts" for stacks, "linear" for all others.
-        rows, inputs: outputs and inputs of the multiplication; a table has one row per token.
+        role: "embedding" for it and head, "experts" for stacks, "linear" for all others.
+        rows, inputs: outputs and inputs of the multiplication; an embedding has one row per token.
         transposed: stored as `[inputs, rows]`, the layout of MatMul.
         count: matrices in the stack.
         operator: module of the experts, all of whose stacks are stored alike.
@@ -27,7 +27,7 @@ class QuantizableWeight:
 
     name: str
     weight: str
-    role: Literal["linear", "table", "experts"]
+    role: Literal["linear", "embedding", "experts"]
     rows: int
     inputs: int
     transposed: bool
@@ -85,7 +85,7 @@ def merge_quantizable_weights(graphs: Iterable[Iterable[QuantizableWeight]]) -> 
     for sites in graphs:
         for site in sites:
             known = merged.setdefault(site.weight, site)
-            if site.role == "table" and known.role != "table":
+            if site.role == "embedding" and known.role != "embedding":
                 merged[site.weight] = site
     return list(merged.values())
 
@@ -124,5 +124,5 @@ def _quantizable_weight(value: ir.Value, uses: set[Use | None], vocab_size: int)
     first, second = value.const_value.shape.numpy()
     transposed = "matmul" in uses
     rows, inputs = (second, first) if transposed else (first, second)
-    role: Literal["linear", "table"] = "table" if "gather" in uses or rows == vocab_size else "linear"
+    role: Literal["linear", "embedding"] = "embedding" if "gather" in uses or rows == vocab_size else "linear"
     return QuantizableWeight(value.name.removesuffix(".weight"), value.name, role, rows, inputs, transposed)

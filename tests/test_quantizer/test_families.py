@@ -37,7 +37,7 @@ RECIPES: dict[str, Any] = {
     "int8": make_recipe(storage=Storage(bits=8)),
     "budget": make_recipe(budget=8.5),
 }
-EVERYTHING = make_recipe(method="gptq", storage=Storage(bits=4, outliers=32))
+EVERYTHING = make_recipe(method="gptq", storage=Storage(bits=4, residual_channels=32))
 
 
 def log_probabilities(folder):

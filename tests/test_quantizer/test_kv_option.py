@@ -96,7 +96,7 @@ def test_a_run_goes_on_with_another_cache(tiny_bundle, tmp_path):
 
 
 def test_old_recipes_are_read(tmp_path):
-    (tmp_path / "r.toml").write_text("[linear]\nscheme = {bits = 4}\n[table]\nscheme = {bits = 8, symmetric = true}\n")
+    (tmp_path / "r.toml").write_text("[linear]\nscheme = {bits = 4}\n[embedding]\nscheme = {bits = 8, symmetric = true}\n")
     assert read_recipe(tmp_path / "r.toml").kv is None
     (tmp_path / "r.toml").write_text('kv = "int3"\n' + (tmp_path / "r.toml").read_text())
     with pytest.raises(QuantizationError, match="kv"):
