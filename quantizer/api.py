@@ -50,8 +50,8 @@ def quantize(
         target: the new bundle's folder.
         recipe: a `Recipe`, a TOML file, or a bundle whose recipe is used again; it says everything that `preset` to
             `exclude` say, and none of these may be given with it.
-        preset, method, bits, group_size, symmetric, embedding_bits, residual_channels, budget, kv, calibration, calibration_tokens,
-            seed, exclude: as the options of `onnxlm quantize`; nothing at all means the preset "balanced".
+        preset, method, bits, group_size, symmetric, embedding_bits, residual_channels, budget, kv, calibration,
+            calibration_tokens, seed, exclude: as the options of `onnxlm quantize`; nothing at all means "balanced".
         fail_if: a condition such as "kl>0.06" under which nothing is written.
         work: folder that keeps calibration; by default one beside `target`, removed in the end.
         overwrite: replace a bundle that is already there.

@@ -26,7 +26,9 @@ from .transforms.permute import plan_permutations
 from .transforms.smooth import plan_smoothing
 
 _SMOOTHING = {4: 0.25, 8: 0.5}  # exponents that were best, by bits
-_EMBEDDING_SHARE = 0.1  # how much a tied embedding's rounding looks at the embedding itself rather than at the head's inputs
+_EMBEDDING_SHARE = (
+    0.1  # how much a tied embedding's rounding looks at the embedding itself rather than at the head's inputs
+)
 
 
 class Plan:
@@ -94,7 +96,10 @@ class Plan:
     @property
     def outlier_bytes(self) -> int:
         """What the outlier channels add to weights.bin."""
-        return sum(outlier_bytes(site.rows, site.inputs, len(self.outlier_channels.get(site.weight, ()))) for site in self.sites)
+        return sum(
+            outlier_bytes(site.rows, site.inputs, len(self.outlier_channels.get(site.weight, ())))
+            for site in self.sites
+        )
 
     def tried(self, site: QuantizableWeight, tensor: ir.TensorProtocol) -> Tried:
         """A matrix quantized in an ordinary way, its values as the float graph has them."""
@@ -103,7 +108,7 @@ class Plan:
         return replace(tried, values=np.ascontiguousarray(values.swapaxes(-1, -2) if site.transposed else values))
 
     def candidates(self, site: QuantizableWeight) -> list[QuantConfig]:
-        """The candidates among which a recipe that weighs them chooses; no residual channels where no Hessian says which."""
+        """How a recipe with a budget may store a matrix; no residual channels where no Hessian says which."""
         known = self._hessians is not None and site.weight in self._hessians
         return [candidate for candidate in candidates_of(site, self.recipe) if known or not candidate.residual_channels]
 

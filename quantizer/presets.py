@@ -3,7 +3,7 @@
 fast        seconds, no text: the best grid for each group of 32, the embedding in 8 bits
 balanced    the default: GPTQ with everything, 5.0 bits per weight spent by measured sensitivity
 small       the same at 4.6 bits
-accurate    the same at 6.2 bits, enough for a embedding in 8 bits
+accurate    the same at 6.2 bits, enough for an embedding in 8 bits
 """
 
 import tomllib
@@ -17,7 +17,7 @@ from runtime.bundle.bundle import Bundle, open_bundle
 from runtime.errors import QuantizationError
 
 from .algorithms.methods import METHODS
-from .recipe import QuantConfig, Recipe, Scheme
+from .recipe import QuantConfig, Recipe, Scheme, decode_recipe
 
 _READ_TOKENS = 16384  # of a file; text that the model writes itself takes longer
 _RESIDUAL_SHARE = 0.03  # of weights.bin, as 32 inputs of each matrix take: KL fell by 33, 43, 49 % with 1, 3, 6 %
@@ -125,7 +125,7 @@ def read_recipe(path: Path) -> Recipe:
     if path.is_dir():
         return _recipe_of(open_bundle(path))
     try:
-        return json_codec.decode(Recipe, tomllib.loads(path.read_text(encoding="utf-8")))
+        return decode_recipe(tomllib.loads(path.read_text(encoding="utf-8")))
     except (OSError, ValueError, json_codec.StrictJsonError) as error:  # not UTF-8, not TOML, not a recipe
         raise QuantizationError(f"{path}: not a recipe ({error}).") from error
 
@@ -135,7 +135,7 @@ def _recipe_of(bundle: Bundle) -> Recipe:
     if quantization is None:
         raise QuantizationError(f"{bundle.folder} is not quantized: it holds no recipe.")
     try:
-        return json_codec.decode(Recipe, quantization.recipe)
+        return decode_recipe(quantization.recipe)
     except (ValueError, json_codec.StrictJsonError) as error:
         raise QuantizationError(f"{bundle.folder}: its weights were not chosen by a recipe ({error}).") from error
 
@@ -150,8 +150,13 @@ def _stored(base: Recipe, storage: Storage) -> Recipe:
         old.scale_bits,
     )
     embedding = replace(base.embedding.scheme, bits=storage.embedding_bits or base.embedding.scheme.bits)
-    residuals = storage.residual_channels if isinstance(storage.residual_channels, int) else base.linear.residual_channels
+    residuals = (
+        storage.residual_channels if isinstance(storage.residual_channels, int) else base.linear.residual_channels
+    )
     share = _RESIDUAL_SHARE if storage.residual_channels == "auto" else None
     return replace(
-        base, linear=QuantConfig(linear, residuals), embedding=QuantConfig(embedding, base.embedding.residual_channels), residual_share=share
+        base,
+        linear=QuantConfig(linear, residuals),
+        embedding=QuantConfig(embedding, base.embedding.residual_channels),
+        residual_share=share,
     )

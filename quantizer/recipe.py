@@ -1,13 +1,22 @@
 """What is stored: bits, group size and grid of one matrix, and the whole recipe of one run."""
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
+
+from runtime.bundle import json_codec
 
 from .algorithms.methods import METHODS
 
 GROUP_SIZES = (16, 32, 64, 128, 256)
 BITS = (4, 8)
 SCALE_BITS = (8, 16)
+# As recipes of bundles and files called these before.
+_EARLIER = {
+    "table": "embedding",
+    "fold": "smoothing",
+    "outlier_share": "residual_share",
+    "outliers": "residual_channels",
+}
 
 
 @dataclass(frozen=True)
@@ -54,7 +63,7 @@ class QuantConfig:
 
     Attributes:
         scheme: of its codes.
-        residual_channels: inputs that get a second code each for what the first one loses; a multiple of the group size.
+        residual_channels: inputs that get a second code for what the first one loses; a multiple of the group size.
     """
 
     scheme: Scheme
@@ -63,8 +72,8 @@ class QuantConfig:
     def __post_init__(self) -> None:
         if self.residual_channels < 0 or self.residual_channels % self.scheme.group_size:
             raise ValueError(
-                f"residual_channels: {self.residual_channels} is not a multiple of the group size {self.scheme.group_size}; "
-                "the second codes fill whole groups"
+                f"residual_channels: {self.residual_channels} is not a multiple of the group size "
+                f"{self.scheme.group_size}; the second codes fill whole groups"
             )
 
 
@@ -114,7 +123,9 @@ class Recipe:
             raise ValueError(f"kv: {self.kv!r} is not supported; choose int8 or int4, or leave it out")
         residuals = self.residual_channels or self.residual_share is not None
         if not self.needs_text and (self.permute or self.smoothing or self.polish or self.budget or residuals):
-            raise ValueError("permute, smoothing, polish, budget and residual channels need calibration: use method gptq")
+            raise ValueError(
+                "permute, smoothing, polish, budget and residual channels need calibration: use method gptq"
+            )
         if self.polish < 0 or self.calibration_tokens < 1:
             raise ValueError("polish must be at least 0 and calibration_tokens at least 1")
         if self.budget is not None and not 1 < self.budget < 32:
@@ -125,9 +136,13 @@ class Recipe:
         if self.residual_share is None:
             return
         if self.budget is not None or self.residual_channels:
-            raise ValueError("residual_share: a budget, or residual channels of linear and embedding, say the same; leave one out")
+            raise ValueError(
+                "residual_share: a budget, or residual channels of linear and embedding, say the same; leave one out"
+            )
         if not 0 < self.residual_share <= 1:
-            raise ValueError(f"residual_share: {self.residual_share} of weights.bin; choose a number above 0, at most 1")
+            raise ValueError(
+                f"residual_share: {self.residual_share} of weights.bin; choose a number above 0, at most 1"
+            )
 
     @property
     def needs_text(self) -> bool:
@@ -143,3 +158,22 @@ class Recipe:
     def residual_channels(self) -> int:
         """Residual-coded channels of any matrix that is stored by `linear` or `embedding`."""
         return max(self.linear.residual_channels, self.embedding.residual_channels)
+
+
+def decode_recipe(data: Any) -> Recipe:
+    """A recipe from parsed JSON or TOML; earlier spellings of its keys are read, too.
+
+    Raises:
+        StrictJsonError: an unknown key, a value of another type, a key in both of its spellings.
+        ValueError: a value that is not supported.
+    """
+    return json_codec.decode(Recipe, _respelt(data))
+
+
+def _respelt(data: Any) -> Any:
+    if not isinstance(data, dict):
+        return data
+    for earlier, key in _EARLIER.items():
+        if earlier in data and key in data:
+            raise json_codec.StrictJsonError(f"{earlier!r} is the earlier spelling of {key!r}; leave one out")
+    return {_EARLIER.get(key, key): _respelt(value) for key, value in data.items()}

@@ -1,4 +1,4 @@
-"""The candidates: how a matrix may be stored: the one that a recipe says, or several that it weighs."""
+"""The candidates of a matrix: how it may be stored, by what the recipe says or among several that it weighs."""
 
 from collections.abc import Sequence
 

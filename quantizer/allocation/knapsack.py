@@ -72,13 +72,16 @@ def _fill(
         left = budget - size(chosen)
         better = [
             (
-                (now.predicted_kl - candidate.predicted_kl) / max(1.0, candidate.nbytes * candidate.slowness - now.nbytes * now.slowness),
+                (now.predicted_kl - candidate.predicted_kl)
+                / max(1.0, candidate.nbytes * candidate.slowness - now.nbytes * now.slowness),
                 name,
                 candidate,
             )
             for name, now in chosen.items()
             for candidate in options[name]
-            if candidate.predicted_kl < now.predicted_kl and candidate.nbytes - now.nbytes <= left and (name, candidate) not in refused
+            if candidate.predicted_kl < now.predicted_kl
+            and candidate.nbytes - now.nbytes <= left
+            and (name, candidate) not in refused
         ]
         if not better:
             return chosen
@@ -91,4 +94,10 @@ def _fill(
 
 
 def _cheapest(candidates: Sequence[Candidate], price: float) -> Candidate:
-    return min(candidates, key=lambda candidate: (candidate.predicted_kl + price * candidate.nbytes * candidate.slowness, candidate.nbytes))
+    return min(
+        candidates,
+        key=lambda candidate: (
+            candidate.predicted_kl + price * candidate.nbytes * candidate.slowness,
+            candidate.nbytes,
+        ),
+    )

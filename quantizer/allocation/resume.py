@@ -63,7 +63,9 @@ class MeasurementLog:
         if "kls" in entry:
             self.kls |= entry["kls"]
             return
-        self._input_errors[entry["name"]] = {Scheme(**scheme): _decode(values) for scheme, values in entry["input_errors"]}
+        self._input_errors[entry["name"]] = {
+            Scheme(**scheme): _decode(values) for scheme, values in entry["input_errors"]
+        }
         if "outlier_channels" in entry:
             self.outlier_channels[entry["name"]] = np.array(entry["outlier_channels"], np.int64)
 

@@ -22,7 +22,7 @@ _PROJECTED = ("MatMul", "Split", "Reshape", "RotaryEmbedding")
 def add_hessians(graph: ir.Graph, *, whole: bool = True) -> dict[str, str]:
     """Add outputs for each distinct value that matrices read; return weight name → name of that value.
 
-    Of a value called x the diagonal `[K]` is "x.diagonal", and where it is to be `whole` the Hessian `[K, K]` "x.hessian".
+    Of a value called x the diagonal `[K]` is "x.diagonal", and the Hessian `[K, K]`, if `whole`, "x.hessian".
     """
     added: set[ir.Value] = set()
     readers: dict[str, str] = {}

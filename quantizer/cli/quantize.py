@@ -51,7 +51,13 @@ def _size(_context: click.Context, _option: click.Parameter, text: str | None) -
 @click.option("--bits", type=click.Choice(_NUMBERS["bits"]), help="Bits of layer weights.")
 @click.option("--group-size", type=click.Choice(_NUMBERS["group_size"]), help="Weights that share a scale.")
 @click.option("--symmetric/--asymmetric", default=None, help="Without or with zero points.")
-@click.option("--embedding-bits", "--table-bits", "embedding_bits", type=click.Choice(_NUMBERS["bits"]), help="Bits of embedding and head.")
+@click.option(
+    "--embedding-bits",
+    "--table-bits",
+    "embedding_bits",
+    type=click.Choice(_NUMBERS["bits"]),
+    help="Bits of embedding and head.",
+)
 @click.option(
     "--residual-channels",
     "--outliers",
@@ -71,9 +77,7 @@ def _size(_context: click.Context, _option: click.Parameter, text: str | None) -
 @click.option("--fail-if", metavar="CONDITION", help="Write nothing if so: 'kl>0.06', 'top1<0.9'.")
 @click.option("--work", type=_PATH, help="Keep calibration here, and use what is there.")
 @click.option("--memory", callback=_size, metavar="SIZE", help="Memory that may be used.  [default: what is free]")
-@click.option(
-    "--dry-run", is_flag=True, help="Say what it will take: time, memory and disk of each phase. Write nothing."
-)
+@click.option("--dry-run", is_flag=True, help="Say what it will take, phase by phase, and write nothing.")
 @click.option("--overwrite", is_flag=True, help="Replace a bundle at OUTPUT.")
 @click.option("--json", "as_json", is_flag=True, help="Print the outcome, or the forecast of --dry-run, as JSON.")
 def quantize(

@@ -4,8 +4,8 @@
 2. Add(MatMul(x, W), bias) → the bias input of MatMulNBits, which is free
 3. Gather(W, ids) → Reshape(GatherBlockQuantized(codes, ids, scales)): the *output* is reshaped, never the codes,
    so that a tied head and its embedding read the same bytes
-4. With residual channels, the input of MatMulNBits becomes Concat(x, Gather(x, index)), and a gathered row the sum of its
-   first part and its second part, spread to where these channels are
+4. With residual channels, the input of MatMulNBits becomes Concat(x, Gather(x, index)), and a gathered row the sum of
+   its first part and its second part, spread to where these channels are
 5. With outlier channels, MatMulNBits reads x · mask, and MatMul(Gather(x, channels), weights) is added
 """
 
@@ -25,7 +25,7 @@ MICROSOFT = "com.microsoft"
 
 @dataclass(frozen=True)
 class StoredOutliers:
-    """The initializers of outlier channels: `channels` int64 `[L]`, `weights` `[L, rows]`, and `mask` `[inputs]`, 0 or 1."""
+    """Initializers of outlier channels: `channels` int64 `[L]`, `weights` `[L, rows]`, `mask` `[inputs]` of 0 and 1."""
 
     channels: ir.ExternalTensor
     weights: ir.ExternalTensor

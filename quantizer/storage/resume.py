@@ -34,7 +34,7 @@ class ResumeCache:
         """The matrix called `name`, stored by `choice` with scales in `kind`, from disk or else from `make`."""
         if self._folder is None:
             return make()
-        path, fingerprint = self._folder / f"{name}.codes", f"{self._fingerprint} {choice} {kind}"
+        path, fingerprint = self._folder / f"{name}.codes", f"{self._fingerprint} {config} {kind}"
         found = _read(path, fingerprint, config.scheme)
         if found is None:
             found = make()

@@ -12,7 +12,7 @@ from runtime.bundle.manifest import QuantizedTensor
 from ..algorithms.outlier_channels import OutlierWeights
 from ..algorithms.residual_channels import Index, effective
 from ..graph.graphs import WEIGHTS_NAME
-from ..graph.rewrite import StoredOutliers, StoredMatrix
+from ..graph.rewrite import StoredMatrix, StoredOutliers
 from ..parallel import parallel_map
 from ..recipe import Scheme
 from .matrix import Floats, QuantizedMatrix

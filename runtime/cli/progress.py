@@ -16,8 +16,9 @@ _EVERY = 30.0  # seconds between two lines of one phase
 
 @contextmanager
 def progress(doing: str, *, quiet: bool | None = None, left: Left | None = None) -> Iterator[Progress]:
-    """A function to call with (phase, done, total); total 0 means unknown. `--quiet` silences it; `left` knows what is to
-    follow a phase.
+    """A function to call with (phase, done, total); total 0 means unknown. `--quiet` silences it.
+
+    `left` knows what follows a phase.
     """
     if is_quiet() if quiet is None else quiet:
         yield _nothing

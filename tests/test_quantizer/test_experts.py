@@ -129,7 +129,10 @@ def test_gptq_loses_less_by_each_expert_s_own_tokens(source, tmp_path):
                 quantize_matrix(weight, g, experts_config(site, Scheme(4)), "gptq", np.float16)[0]
                 for g in (hessian, None)
             ]
-            lost += [loss(candidate, weight, Hessian(np.eye(site.inputs) if hessian is None else hessian)) for candidate in candidates]
+            lost += [
+                loss(candidate, weight, Hessian(np.eye(site.inputs) if hessian is None else hessian))
+                for candidate in candidates
+            ]
         assert lost[0] < 0.97 * lost[1]
 
 

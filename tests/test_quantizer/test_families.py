@@ -96,7 +96,7 @@ def test_what_is_recognised(name, make_family):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_everything_at_once_runs(name, make_family, tmp_path):
-    """GPTQ with permutations, folding, polish and outliers."""
+    """GPTQ with permutations, smoothing, polish and outliers."""
     source = make_family(name)
     quantize(source, tmp_path / "q", EVERYTHING, text=TEXT)
     scores = evaluate(Model(open_bundle(tmp_path / "q")), Model(open_bundle(source)), TEXT.held_out)

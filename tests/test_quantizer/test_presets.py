@@ -25,7 +25,9 @@ def test_storage_is_taken_at_its_word_and_needs_no_text():
 
 
 def test_residual_channels_mean_gptq():
-    assert make_recipe(storage=Storage(bits=4, residual_channels=32)) == make_recipe(method="gptq", storage=Storage(residual_channels=32))
+    assert make_recipe(storage=Storage(bits=4, residual_channels=32)) == make_recipe(
+        method="gptq", storage=Storage(residual_channels=32)
+    )
     auto = make_recipe(storage=Storage(bits=4, group_size=64, residual_channels="auto"))
     assert (auto.method, auto.linear, auto.residual_share) == ("gptq", QuantConfig(Scheme(4, 64, scale_bits=8)), 0.03)
     assert make_recipe(storage=Storage(residual_channels=0)).method == "search"
@@ -39,7 +41,10 @@ def test_residual_channels_mean_gptq():
         ({"preset": "small", "storage": Storage(group_size=64)}, "budget chooses bits"),
         ({"method": "search", "storage": Storage(residual_channels=32)}, "use method gptq"),
         ({"method": "rtn", "storage": Storage(residual_channels="auto")}, "use method gptq"),
-        ({"preset": "balanced", "storage": Storage(residual_channels="auto")}, "budget chooses bits, groups and residual channels"),
+        (
+            {"preset": "balanced", "storage": Storage(residual_channels="auto")},
+            "budget chooses bits, groups and residual channels",
+        ),
         ({"method": "gptq", "storage": Storage(residual_channels=7)}, "multiple of the group size"),
         ({"budget": 0.5}, "choose a number"),
     ],
@@ -63,11 +68,24 @@ def test_recipe_file(tmp_path):
         read_recipe(path)
 
 
+def test_earlier_spellings_of_recipes_are_read(tmp_path):
+    path = tmp_path / "recipe.toml"
+    path.write_text(
+        'method = "gptq"\nfold = true\n'
+        "[linear]\noutliers = 32\nscheme = {bits = 4}\n[table]\nscheme = {bits = 8, symmetric = true}\n"
+    )
+    recipe = read_recipe(path)
+    assert (recipe.smoothing, recipe.linear.residual_channels, recipe.embedding.scheme.bits) == (True, 32, 8)
+    path.write_text(path.read_text().replace("fold", "smoothing = true\nfold"))
+    with pytest.raises(QuantizationError, match="'fold' is the earlier spelling of 'smoothing'"):
+        read_recipe(path)
+
+
 EMBEDDING = "[embedding]\nscheme = {bits = 8, symmetric = true}\n"
 
 
 @pytest.mark.parametrize(
-    ("keys", "outliers", "message"),
+    ("keys", "count", "message"),
     [
         ("residual_share = 0.02\nbudget = 5.0", 0, "a budget, or residual channels of linear and embedding"),
         ("residual_share = 0.02", 32, "a budget, or residual channels of linear and embedding"),
@@ -75,9 +93,9 @@ EMBEDDING = "[embedding]\nscheme = {bits = 8, symmetric = true}\n"
         ("residual_share = 1.5", 0, "above 0, at most 1"),
     ],
 )
-def test_a_share_of_residual_channels_is_checked(keys, outliers, message, tmp_path):
+def test_a_share_of_residual_channels_is_checked(keys, count, message, tmp_path):
     path = tmp_path / "recipe.toml"
-    linear = f"[linear]\nscheme = {{bits = 4}}\noutliers = {outliers}\n"
+    linear = f"[linear]\nscheme = {{bits = 4}}\nresidual_channels = {count}\n"
     path.write_text(f'method = "gptq"\n{keys}\n{linear}{EMBEDDING}')
     with pytest.raises(QuantizationError, match=message):
         read_recipe(path)

@@ -25,12 +25,12 @@ TEXT = split("random", np.random.default_rng(0).integers(3, 60, (12, 64)))
 RECIPE = replace(make_recipe(budget=9.0), polish=1)
 
 
-def layer(loudness, quietness=1.0):
-    """A matrix and the Hessian of inputs two of which are louder, and their weights smaller."""
+def layer(largeness, smallness=1.0):
+    """A matrix and the Hessian of inputs two of which are larger, and their weights smaller."""
     rng = np.random.default_rng(0)
     x, weight = rng.standard_normal((2000, 128)), rng.standard_normal((48, 128)).astype(np.float32)
-    x[:, OUTLIERS] *= loudness
-    weight[:, OUTLIERS] /= quietness
+    x[:, OUTLIERS] *= largeness
+    weight[:, OUTLIERS] /= smallness
     return weight, (x.T @ x / len(x)).astype(np.float32)
 
 
@@ -38,12 +38,12 @@ def test_inputs_alike_need_nothing():
     assert not len(find_outlier_channels(*layer(1)))
 
 
-def test_loud_inputs_with_the_most_of_the_output_need_nothing():
+def test_outlier_channels_with_the_most_of_the_output_need_nothing():
     """What their block loses is little beside what they bring."""
     assert not len(find_outlier_channels(*layer(100)))
 
 
-def test_loud_inputs_with_small_weights_are_found():
+def test_outlier_channels_with_small_weights_are_found():
     assert find_outlier_channels(*layer(1000, 1000)).tolist() == OUTLIERS
 
 
@@ -69,7 +69,7 @@ def test_they_make_up_for_what_the_codes_of_the_others_lose():
 
 @pytest.fixture(scope="module")
 def outlier_bundle(tiny_bundle, tmp_path_factory):
-    """The tiny model, two channels behind each norm a thousand times as loud and their weights as much smaller."""
+    """The tiny model, two channels behind each norm a thousand times as large and their weights as much smaller."""
 
     def plan(structure, read):
         changes = EquivalentTransforms()
@@ -91,7 +91,7 @@ def made(source, target, monkeypatch=None):
     return open_bundle(target)
 
 
-def test_a_model_with_loud_channels_keeps_its_quality_within_the_budget(outlier_bundle, tmp_path, monkeypatch):
+def test_a_model_with_outlier_channels_keeps_its_quality_within_the_budget(outlier_bundle, tmp_path, monkeypatch):
     apart = made(outlier_bundle, tmp_path / "apart")
     without = made(outlier_bundle, tmp_path / "without", monkeypatch)
     reference = Model(open_bundle(outlier_bundle))
@@ -102,7 +102,7 @@ def test_a_model_with_loud_channels_keeps_its_quality_within_the_budget(outlier_
     assert 8 * size / apart.manifest.architecture.parameters <= RECIPE.budget
 
 
-def test_the_graphs_say_so(outlier_bundle, tmp_path):
+def test_the_graphs_name_them(outlier_bundle, tmp_path):
     bundle = made(outlier_bundle, tmp_path / "q")
     graph = load_graphs(bundle).models[bundle.manifest.graphs.decode.file].graph
     kinds = {value.name.rpartition(".")[2]: value.dtype for value in graph.initializers.values()}

@@ -29,7 +29,9 @@ def test_residual_channels_fill_groups_of_the_recipe_s_own_scheme(size):
 def test_only_four_bits_get_residual_channels():
     assert [candidate.residual_channels for candidate in candidates_of(EMBEDDING, AUTO)] == [0]
     embedding = replace(AUTO.embedding, scheme=replace(AUTO.embedding.scheme, bits=4))
-    assert [candidate.residual_channels for candidate in candidates_of(EMBEDDING, replace(AUTO, embedding=embedding))][:2] == [0, 32]
+    assert [candidate.residual_channels for candidate in candidates_of(EMBEDDING, replace(AUTO, embedding=embedding))][
+        :2
+    ] == [0, 32]
     assert len(candidates_of(MATRIX, make_recipe(storage=Storage(bits=8, residual_channels="auto")))) == 1
     assert candidates_of(EXPERTS, AUTO) == [config_for(EXPERTS, AUTO)]
 
@@ -38,4 +40,6 @@ def test_only_four_bits_get_residual_channels():
 def test_what_is_measured_serves_every_recipe_of_these_schemes(site):
     budget = replace(AUTO, residual_share=None, budget=5.0)
     assert schemes_of(site, budget) == schemes_of(site, AUTO)
-    assert {candidate.scheme for recipe in (AUTO, budget) for candidate in candidates_of(site, recipe)} <= schemes_of(site, AUTO)
+    assert {candidate.scheme for recipe in (AUTO, budget) for candidate in candidates_of(site, recipe)} <= schemes_of(
+        site, AUTO
+    )
