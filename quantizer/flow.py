@@ -90,14 +90,13 @@ def quantize(
     bundle, graphs, sites = _open(source, recipe, gate)
     default_work = work_beside(target)
     place = work or default_work
-    run = _run(bundle, graphs, sites, recipe, gate, text, place)
+    run = _run(bundle, graphs, sites, recipe, gate, text, place, most_kept(work))
     settings, expected = run.forecast(this_machine() if on_forecast else None, memory)
     if on_forecast:
         on_forecast(expected)
     expected.require_room(target)
     with translated(), new_bundle(target, overwrite=overwrite) as folder:
         text = text or _text(bundle, recipe, gate, place, progress, settings)
-        settings = replace(settings, most_kept=most_kept(work, settings))
         plan = prepare(bundle, graphs, sites, recipe, text, place, progress, settings)
         finished = ResumeCache(place / "matrices" if recipe.needs_text else None, plan.identity)
         outcomes = write_graphs(bundle, graphs, plan, finished, folder, progress, settings.at_once)
@@ -126,7 +125,7 @@ def forecast(
     """
     require_text(recipe, gate)
     bundle, graphs, sites = _open(source, recipe, gate)
-    run = _run(bundle, graphs, sites, recipe, gate, None, work or work_beside(target))
+    run = _run(bundle, graphs, sites, recipe, gate, None, work or work_beside(target), most_kept(work))
     return run.forecast(this_machine(), memory)[1]
 
 
@@ -138,6 +137,7 @@ def _run(
     gate: Gate | None,
     text: Text | None,
     place: Path,
+    most: int,
 ) -> Run:
     reads = recipe.needs_text or recipe.kv is not None or gate is not None or text is not None
     own = reads and text is None and recipe.calibration == "self" and not own_text_file(recipe, place).is_file()
@@ -145,7 +145,7 @@ def _run(
     vocabulary, parameters = manifest.architecture.vocab_size, manifest.architecture.parameters
     weights, kv = manifest.files[WEIGHTS_NAME].size, manifest.kv_cache.bytes_per_token
     sizes = sizes_of(prefill_graph(bundle, graphs), sites, vocabulary, kv, weights)
-    return run_on(sizes, parameters, recipe, own_text=own, measured=reads)
+    return run_on(sizes, parameters, recipe, own_text=own, measured=reads, most_kept=most)
 
 
 def work_beside(target: Path) -> Path:

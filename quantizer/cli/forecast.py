@@ -11,7 +11,7 @@ from runtime.cli.progress import is_quiet
 from ..flow import forecast as forecast_bundle
 from ..flow import sites_of
 from ..forecast.forecast import Forecast
-from ..forecast.run import run_on
+from ..forecast.run import most_kept, run_on
 from ..forecast.sizes import sizes_of
 from ..forecast.speed import this_machine
 from ..gate import Gate
@@ -40,7 +40,9 @@ def forecast(
     sizes = sizes_of(found.graphs[0], sites, found.vocabulary, found.kv_bytes, found.weight_bytes)
     reads = recipe.needs_text or recipe.kv is not None or gate is not None
     own = reads and recipe.calibration == "self"
-    run = run_on(sizes, found.parameters, recipe, own_text=own, measured=reads, of_checkpoint=True)
+    run = run_on(
+        sizes, found.parameters, recipe, own_text=own, measured=reads, of_checkpoint=True, most_kept=most_kept(work)
+    )
     return run.forecast(this_machine(), memory)[1]
 
 

@@ -1,7 +1,7 @@
 """The forecast of a run: its phases, what may be done in smaller steps, and whether there is room for all of it."""
 
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -88,9 +88,9 @@ class Forecast:
             "memory_limit_bytes": self.memory, "notes": list(self.notes),
         }  # fmt: skip
 
-    def lines(self, columns: Callable[[list[tuple[str, ...]], set[int]], Sequence[str]]) -> list[str]:
+    def lines(self, columns: Callable[[list[tuple[str, ...]], set[int]], Iterable[str]]) -> list[str]:
         """For people, aligned by `columns`."""
-        rows = [("phase", "time", "memory", "work files")]
+        rows: list[tuple[str, ...]] = [("phase", "time", "memory", "work files")]
         rows += [(p.name, in_words(p.seconds), format_bytes(p.memory), format_bytes(p.disk)) for p in self.phases]
         rows.append(("in all", in_words(self.seconds), format_bytes(self.peak_memory), format_bytes(self.work_bytes)))
         told = [*columns(rows, {0}), f"the bundle takes about {format_bytes(self.output)}"]

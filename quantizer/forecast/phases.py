@@ -20,7 +20,7 @@ _HESSIANS = 1.1
 _STREAMS = 1.9  # products of few tokens, and a session for each replaced matrix
 _HEAD_BYTES = 24.0  # read and written for each logit that is compared
 _SAMPLED_BYTES = 40.0  # the same, for each logit that a token is drawn from
-_EXPORT_PASSES = 12.0  # over memory, file and hash included
+_EXPORT_PASSES = 100.0  # over memory, file and hash included
 _SCHEMES = 5  # in which a matrix's loss is predicted
 _OVERHEAD = 0.004  # seconds to begin a matrix or a layer's session
 _ROUNDING_COPIES = 3.0  # of a matrix that is quantized, in float32
@@ -92,7 +92,7 @@ def _own_text(sizes: Sizes, speed: Speed, settings: Settings, tokens: int) -> Ph
 def _calibrating(sizes: Sizes, speed: Speed, settings: Settings, tokens: int) -> Phase:
     seconds = tokens * sizes.operations / speed.product * _MODEL + sizes.layers * _OVERHEAD
     states = 2 * 2 * tokens * sizes.hidden * 2  # before and behind a layer, two values in 16 bits
-    if settings.keep_hessians:
+    if settings.keep(sizes.hessian_bytes):
         seconds += tokens * sizes.hessian_operations / speed.product * _HESSIANS
         return Phase("calibrating", seconds, _layer_memory(sizes, settings), states + sizes.hessian_bytes)
     return Phase("calibrating", seconds, _layer_memory(sizes, settings), states // 2 * sizes.layers)
@@ -135,7 +135,7 @@ def _evaluating(sizes: Sizes, recipe: Recipe, speed: Speed, tokens: int) -> Phas
 
 def _again(sizes: Sizes, speed: Speed, settings: Settings, tokens: int) -> float:
     """Layers that run once more for their Hessians, where these are not kept."""
-    if settings.keep_hessians:
+    if settings.keep(sizes.hessian_bytes):
         return 0.0
     return tokens * (sizes.operations * _MODEL + sizes.hessian_operations * _HESSIANS) / speed.product
 
@@ -160,7 +160,7 @@ def _layer_memory(sizes: Sizes, settings: Settings) -> int:
     layer = sum(matrix.weights for matrix in sizes.of_layers) * 4 // max(1, sizes.layers)
     hessians = sizes.hessian_bytes // max(1, sizes.layers)
     batch = 2048 * (sizes.hidden * 4 + sizes.widest * 3) * 4
-    return int(_PROCESS + layer * _STEADY + hessians * (4 if settings.keep_hessians else 1) + batch)
+    return int(_PROCESS + layer * _STEADY + hessians * (4 if settings.keep(sizes.hessian_bytes) else 1) + batch)
 
 
 def _matrix_memory(sizes: Sizes, settings: Settings) -> int:

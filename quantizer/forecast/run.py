@@ -10,7 +10,7 @@ from ..calibration.data import CHUNK, HELD_OUT, rows_at_once
 from ..recipe import Recipe
 from .forecast import Forecast, free_space
 from .phases import Phase, exporting, phases_of
-from .settings import Settings, bits_of_text, fitting
+from .settings import KEPT, Settings, bits_of_text, fitting
 from .sizes import Sizes
 from .speed import Speed
 
@@ -29,6 +29,7 @@ class Run:
         own_text: whether the model has to write the text.
         measured: whether the result is compared with the source.
         of_checkpoint: whether the float bundle has to be made first.
+        most_kept: bytes of Hessians that may be kept on disk.
     """
 
     sizes: Sizes
@@ -37,6 +38,7 @@ class Run:
     own_text: bool
     measured: bool
     of_checkpoint: bool = False
+    most_kept: int = KEPT
 
     def forecast(self, speed: Speed | None = None, memory: int | None = None) -> tuple[Settings, Forecast]:
         """The settings that fit, and what will be taken with them.
@@ -64,7 +66,7 @@ class Run:
     def _comfortable(self) -> Settings:
         count = -(-(self.recipe.calibration_tokens + HELD_OUT * CHUNK) // CHUNK)
         rows = rows_at_once(count, CHUNK * max(1, self.sizes.kv_bytes))
-        return Settings(rows, bits_of_text(self.sizes.weight_bytes))
+        return Settings(rows, bits_of_text(self.sizes.weight_bytes), most_kept=self.most_kept)
 
 
 def run_on(
@@ -75,14 +77,15 @@ def run_on(
     own_text: bool,
     measured: bool,
     of_checkpoint: bool = False,
+    most_kept: int = KEPT,
 ) -> Run:
     """A run on a bundle with float weights, or on a checkpoint; arguments as the attributes of `Run`."""
-    return Run(sizes, recipe, _stored_bytes(sizes, recipe, parameters), own_text, measured, of_checkpoint)
+    return Run(sizes, recipe, _stored_bytes(sizes, recipe, parameters), own_text, measured, of_checkpoint, most_kept)
 
 
-def most_kept(work: Path | None, settings: Settings) -> int:
+def most_kept(work: Path | None) -> int:
     """Bytes of Hessians that are kept: in a folder that was named for them, as many as lie there easily."""
-    return settings.most_kept if work is None else max(settings.most_kept, int(free_space(work) * _DISK_SHARE))
+    return KEPT if work is None else max(KEPT, int(free_space(work) * _DISK_SHARE))
 
 
 def _stored_bytes(sizes: Sizes, recipe: Recipe, parameters: int) -> int:

@@ -9,7 +9,7 @@ _LEAST_ROWS = 5
 _STREAMS = (64, 32, 16)
 _FLOAT_TEXT = 3 << 29  # bytes of weights that are kept twice while text is written
 _TEXT_IN_8_BITS = 4 << 30
-_KEPT = 4 << 30  # bytes of Hessians, where no work folder was named
+KEPT = 4 << 30  # bytes of Hessians, where no work folder was named
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,11 @@ class Settings:
     text_bits: int = 32
     streams: int = 128
     at_once: int = 2
-    most_kept: int = _KEPT
+    most_kept: int = KEPT
+
+    def keep(self, hessian_bytes: int) -> bool:
+        """Whether Hessians of so many bytes are kept."""
+        return hessian_bytes <= self.most_kept
 
 
 def bits_of_text(weight_bytes: int) -> int:

@@ -59,11 +59,11 @@ def this_machine() -> Speed:
 
 def _product(cores: int, rng: np.random.Generator) -> float:
     """Of one core, as a product of GPTQ is, times the cores."""
-    left = rng.standard_normal((512, 1024), np.float32)
-    right = rng.standard_normal((1024, 512), np.float32)
+    left = rng.standard_normal((512, 4096), np.float32)
+    right = rng.standard_normal((4096, 1024), np.float32)
     with one_blas_thread():
-        seconds = _best(lambda: left @ right, 5)
-    return cores * 2.0 * 512 * 1024 * 512 / seconds
+        seconds = _best(lambda: left @ right, 3)
+    return cores * 2.0 * left.size * right.shape[1] / seconds
 
 
 def _best(work: Callable[[], object], times: int = 2) -> float:
