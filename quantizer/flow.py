@@ -15,6 +15,7 @@ from runtime.bundle.manifest import Calibration, Manifest, Quantization
 
 from .calibration.data import Text, find_text, own_text_file
 from .evaluation.quality import measure_quality
+from .evaluation.sequences import SAMPLES, measure_sequences
 from .forecast.forecast import Forecast
 from .forecast.run import Run, most_kept, run_on
 from .forecast.settings import Settings
@@ -102,7 +103,9 @@ def quantize(
         outcomes = write_graphs(bundle, graphs, plan, finished, folder, progress, settings.at_once)
         copy_other_files(bundle, folder)
         manifest = write_manifest(folder, _describe(bundle.manifest, graphs, plan, text, outcomes))
-        if text is not None:
+        if bundle.manifest.task is not None:
+            manifest = _measure_texts(bundle, Bundle(folder, manifest), gate, progress)
+        elif text is not None:
             manifest = _finish(bundle, Bundle(folder, manifest), recipe, text, gate, progress)
     finished.clear()
     shutil.rmtree(default_work, ignore_errors=True)
@@ -139,7 +142,7 @@ def _run(
     place: Path,
     most: int,
 ) -> Run:
-    reads = recipe.needs_text or recipe.kv is not None or gate is not None or text is not None
+    reads = _reads_text(recipe, gate) or text is not None
     own = reads and text is None and recipe.calibration == "self" and not own_text_file(recipe, place).is_file()
     manifest = bundle.manifest
     vocabulary, parameters = manifest.architecture.vocab_size, manifest.architecture.parameters
@@ -157,7 +160,7 @@ def _text(
     bundle: Bundle, recipe: Recipe, gate: Gate | None, place: Path, progress: Progress, settings: Settings
 ) -> Text | None:
     """The text that the recipe names, if anything needs one."""
-    if not (recipe.needs_text or recipe.kv or gate):
+    if not _reads_text(recipe, gate):
         return None
     if recipe.calibration != "self" or own_text_file(recipe, place).is_file() or settings.text_bits == 32:
         return find_text(bundle, recipe, place, progress, settings.rows)
@@ -174,6 +177,11 @@ def _rounded(bundle: Bundle, folder: Path, bits: int) -> Iterator[Bundle]:
         yield open_bundle(folder)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def _reads_text(recipe: Recipe, gate: Gate | None) -> bool:
+    """Whether anything needs a text: samples of a gate on sequences are no text."""
+    return recipe.needs_text or recipe.kv is not None or (gate is not None and not gate.of_texts)
 
 
 def _open(source: Path, recipe: Recipe, gate: Gate | None) -> tuple[Bundle, Graphs, list[QuantizableWeight]]:
@@ -218,6 +226,18 @@ def _measure(source: Bundle, new: Bundle, text: Text, gate: Gate | None, progres
         gate.check(quality, "Nothing was written. ")
     known = {name: entry.sha256 for name, entry in new.manifest.files.items()}
     return write_manifest(new.folder, replace(new.manifest, quality=quality), known=known)
+
+
+def _measure_texts(source: Bundle, new: Bundle, gate: Gate | None, progress: Progress) -> Manifest:
+    """Compare embeddings or scores with the old bundle's, where they can be computed here."""
+    task = new.manifest.task
+    if task is None or new.manifest.target.provider != "cpu":
+        return new.manifest
+    quality = measure_sequences(open_bundle(new.folder), source, SAMPLES, "built-in texts", progress)
+    if gate:
+        gate.check(quality, "Nothing was written. ")
+    known = {name: entry.sha256 for name, entry in new.manifest.files.items()}
+    return write_manifest(new.folder, replace(new.manifest, task=replace(task, quality=quality)), known=known)
 
 
 def _describe(manifest: Manifest, graphs: Graphs, plan: Plan, text: Text | None, outcomes: list[Outcome]) -> Manifest:
