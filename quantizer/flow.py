@@ -18,12 +18,11 @@ from .evaluation.quality import measure_quality
 from .evaluation.sequences import SAMPLES, measure_sequences
 from .forecast.forecast import Forecast
 from .forecast.run import Run, most_kept, run_on
-from .forecast.settings import Settings
 from .forecast.sizes import sizes_of
 from .forecast.speed import this_machine
 from .gate import Gate
 from .graph.experts import find_experts
-from .graph.graphs import WEIGHTS_NAME, Graphs, load_graphs, prefill_graph
+from .graph.graphs import Graphs, load_graphs, prefill_graph
 from .graph.quantizable import QuantizableWeight, find_quantizable_weights, merge_quantizable_weights
 from .kv_cache.quantize import bits_of, store_cache
 from .plan import Plan
@@ -33,8 +32,11 @@ from .presets import Storage, make_recipe
 from .progress import Progress, silent
 from .recipe import Recipe
 from .selection import select_weights
+from .settings import Settings
+from .storage.bundle_files import copy_other_files, translated
 from .storage.resume import ResumeCache
-from .storage.writer import Outcome, copy_other_files, translated, write_graphs
+from .storage.weights_file import WEIGHTS_NAME
+from .writer import Outcome, write_graphs
 
 _LOGGER = logging.getLogger("onnxlm.quantizer")
 

@@ -11,7 +11,6 @@ from .allocation.resume import MeasurementLog
 from .allocation.sensitivity import Carried, Sensitivity, sample
 from .calibration.data import Text, too_little
 from .calibration.hessians import Hessians, IntArray, Step, collect_hessians
-from .forecast.settings import Settings
 from .graph.graphs import Graphs, prefill_graph
 from .graph.quantizable import QuantizableWeight, transposed_weights
 from .parallel import parallel_map
@@ -19,6 +18,7 @@ from .plan import Plan
 from .preconditions import budget_bytes, layout_of
 from .progress import Progress
 from .recipe import Recipe
+from .settings import Settings
 from .storage.matrix import Floats
 from .transforms.discover import find_structure
 

@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ..recipe import Scheme
 from ..scratch import scratch
 from ..storage.matrix import Floats, QuantizedMatrix
 from ..storage.scales import Steps, Stored
+from ..storage.scheme import Scheme
 
 _OUTER = 512  # inputs of a product over all others: fewer, and packing those for it takes a third of the time
 _BLOCK = 128  # inputs, or a whole group, of a product inside these

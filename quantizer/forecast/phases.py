@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from ..recipe import Recipe
-from .settings import Settings
+from ..settings import Settings
 from .sizes import Matrix, Sizes
 from .speed import Speed
 

@@ -8,9 +8,10 @@ from runtime.host.memory import available_memory
 
 from ..calibration.data import CHUNK, HELD_OUT, rows_at_once
 from ..recipe import Recipe
+from ..settings import KEPT, Settings
+from .fitting import bits_of_text, fitting
 from .forecast import Forecast, free_space
 from .phases import Phase, exporting, phases_of
-from .settings import KEPT, Settings, bits_of_text, fitting
 from .sizes import Sizes
 from .speed import Speed
 

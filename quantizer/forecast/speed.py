@@ -11,7 +11,7 @@ from runtime.host.machine import read_bandwidth, usable_cores
 
 from ..algorithms.registry import quantize_matrix
 from ..parallel import one_blas_thread
-from ..recipe import QuantConfig, Scheme
+from ..storage.scheme import QuantConfig, Scheme
 
 _ROWS, _INPUTS = 512, 64  # of the matrix that is quantized: so few inputs that products count for nothing
 _CONFIG = QuantConfig(Scheme(4, 32, scale_bits=8))

@@ -8,11 +8,12 @@ import pytest
 from click.testing import CliRunner
 
 from quantizer.flow import forecast, quantize
+from quantizer.forecast.fitting import bits_of_text, fitting
 from quantizer.forecast.forecast import Forecast
 from quantizer.forecast.phases import Phase
-from quantizer.forecast.settings import Settings, bits_of_text, fitting
 from quantizer.forecast.speed import this_machine
 from quantizer.presets import make_recipe
+from quantizer.settings import Settings
 from runtime.cli.main import main
 from runtime.errors import QuantizationError
 
