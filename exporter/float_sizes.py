@@ -41,7 +41,7 @@ def float_sizes(source: Path) -> FloatSizes:
     from .graph import build_graph
     from .options import ExportOptions
     from .weights.plan import plan_weights
-    from .weights.store import plan_storage
+    from .weights.storage_plan import plan_storage
     from .weights.tying import tie_head
 
     checkpoint, options = open_checkpoint(source), ExportOptions(requantize=True)

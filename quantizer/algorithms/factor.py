@@ -66,7 +66,7 @@ def _factor_columns(lower: Doubles, start: int, stop: int) -> None:
     if start:
         before = lower[columns, :start].T
         _on_strips(partial(_subtract, lower, before, columns), start, len(lower))
-    corner: Doubles = np.linalg.cholesky(lower[columns, columns])
+    corner = np.linalg.cholesky(lower[columns, columns]).astype(np.float64, copy=False)
     lower[columns, columns] = corner
     lower[columns, stop:] = 0
     _on_strips(partial(_divide, lower, _invert_upper(corner.T), columns), stop, len(lower))

@@ -23,34 +23,27 @@ def bits_of_text(weight_bytes: int) -> int:
     return 8 if weight_bytes // 4 <= _TEXT_IN_8_BITS else 4
 
 
-def smaller(settings: Settings) -> Iterator[tuple[Settings, str]]:
-    """Settings that take less memory and more time, one step after the other, and what each step says."""
+def smaller(settings: Settings) -> Iterator[tuple[str, int, str]]:
+    """What takes less memory and more time, step after step: a field of `Settings`, its value, and what that means."""
     if settings.at_once > 1:
-        settings = replace(settings, at_once=1)
-        yield settings, "one matrix is quantized at a time, on all cores"
-    while settings.rows > _LEAST_ROWS:
-        settings = replace(settings, rows=max(_LEAST_ROWS, settings.rows // 2))
-        yield settings, f"{settings.rows} texts are written at a time: others than with more memory"
+        yield "at_once", 1, "one matrix is quantized at a time, on all cores"
+    rows = settings.rows
+    while rows > _LEAST_ROWS:
+        rows = max(_LEAST_ROWS, rows // 2)
+        yield "rows", rows, f"{rows} texts are written at a time: others than with more memory"
     for streams in (count for count in _STREAMS if count < settings.streams):
-        settings = replace(settings, streams=streams)
-        yield settings, f"sensitivity joins more than {streams} changes, which is less exact"
+        yield "streams", streams, f"sensitivity joins more than {streams} changes, which is less exact"
 
 
 def fitting(settings: Settings, memory: int, needs: Callable[[Settings], int]) -> tuple[Settings, tuple[str, ...]]:
     """The first of ever smaller settings that need no more than `memory`, and what they say; the last if none does."""
-    said: list[str] = []
+    said: dict[str, str] = {}
     needed = needs(settings)
-    for step, words in smaller(settings):
+    for field, value, words in smaller(settings):
         if needed <= memory:
             break
-        less = needs(step)
-        if less < needed:  # a step that does not help is not taken
-            settings, needed = replace(settings, **_changed(settings, step)), less
-            said.append(words)
-    if said:
-        said.insert(0, f"{format_bytes(memory)} of memory may be used")
-    return settings, tuple(said)
-
-
-def _changed(before: Settings, step: Settings) -> dict[str, int]:
-    return {name: value for name, value in vars(step).items() if value != getattr(before, name)}
+        step = replace(settings, **{field: value})
+        if (less := needs(step)) < needed:  # a step that does not help is not taken
+            settings, needed = step, less
+            said[field] = words
+    return settings, (f"{format_bytes(memory)} of memory may be used", *said.values()) if said else ()

@@ -9,7 +9,7 @@ import numpy as np
 
 from runtime.host.machine import read_bandwidth, usable_cores
 
-from ..algorithms.registry import quantize_matrix
+from ..algorithms.quantize_matrix import quantize_matrix
 from ..parallel import one_blas_thread
 from ..storage.scheme import QuantConfig, Scheme
 
@@ -63,7 +63,7 @@ def _product(cores: int, rng: np.random.Generator) -> float:
     right = rng.standard_normal((4096, 1024), np.float32)
     with one_blas_thread():
         seconds = _best(lambda: left @ right, 3)
-    return cores * 2.0 * left.size * right.shape[1] / seconds
+    return float(cores * 2.0 * left.size * right.shape[1] / seconds)
 
 
 def _best(work: Callable[[], object], times: int = 2) -> float:
