@@ -13,7 +13,7 @@ from runtime.cli.interrupt import stopping_promptly
 from runtime.cli.progress import progress as show_progress
 from runtime.errors import QuantizationError
 
-from ..algorithms.methods import METHODS
+from ..algorithms.registry import METHODS, explain_methods
 
 if TYPE_CHECKING:
     from ..flow import Result
@@ -57,7 +57,7 @@ def _count_or_auto(_context: click.Context, _option: click.Parameter, text: str 
     callback=_count_or_auto,
     help="Inputs of each matrix that get a second code; auto: as many as pay, for at most 3 % of the bytes.",
 )
-@click.option("--method", type=click.Choice(list(METHODS)), help="How codes are chosen.")
+@click.option("--method", type=click.Choice(list(METHODS)), help=f"How codes are chosen. {explain_methods()}")
 @click.option("--budget", type=float, metavar="BITS", help="Bits per weight over all parameters, spent by sensitivity.")
 @click.option("--kv", type=click.Choice(["int8", "int4"]), help="Store keys and values in 8 or 4 bits, too.")
 @click.option("--calibration", metavar="self|FILE", help="Text: .txt, .jsonl, or .npy of token ids.  [default: self]")
@@ -163,11 +163,12 @@ def _number(text: str | None) -> int | None:
 def _as_data(result: "Result") -> dict[str, Any]:
     from ..summary import summarize
 
-    quality = result.manifest.quality
+    quality, task = result.manifest.quality, result.manifest.task
     return {
         "bits_per_weight": result.bits_per_weight,
         "bytes": sum(entry.size for entry in result.manifest.files.values()),
         "quality": asdict(quality) if quality else None,
+        "texts": asdict(task.quality) if task and task.quality else None,
         "kinds": [asdict(line) for line in summarize(result)],
     }
 
@@ -186,6 +187,9 @@ def _print_table(output: Path, result: "Result") -> None:
     click.echo(f"{output}: {size / 2**20:.1f} MiB, {result.bits_per_weight:.2f} bits per weight")
     if result.manifest.kv_cache.calibration:
         click.echo(f"keys and values in {result.manifest.kv_cache.stored_bits} bits")
+    texts = result.manifest.task and result.manifest.task.quality
+    if texts:
+        click.echo(f"cosine similarity {texts.cosine:.5f}, at least {texts.cosine_min:.5f}: {texts.texts} {texts.text}")
     quality = result.manifest.quality
     if quality:
         click.echo(
