@@ -21,7 +21,8 @@ from .verify.references import reference_of
 from .verify.verify import verify_graphs
 from .weights.estimate import Estimate, estimate, require_space
 from .weights.plan import WEIGHTS_FILE, plan_weights, without_ignored
-from .weights.store import Outcome, Storage, plan_storage
+from .weights.storage_plan import plan_storage
+from .weights.store import Outcome, Storage
 from .weights.streaming_hash import StreamingHash
 from .weights.tying import tie_head
 
@@ -106,7 +107,7 @@ def export(
         manifest = replace(manifest, verification=verification)
         manifest = write_manifest(folder, manifest, known={WEIGHTS_FILE: weights_hash})
     told = token_warnings(checkpoint, manifest.tokens, decoder.vocab_size)
-    warnings = (*checkpoint.warnings, *told, *verifying.warnings, *notes)
+    warnings = (*checkpoint.warnings, *storage.warnings, *told, *verifying.warnings, *notes)
     seconds = time.monotonic() - started - (verified - exported)
     return ExportReport(Path(output), manifest, seconds, verified - exported, needed, tuple(storage.outcomes), warnings)
 
@@ -155,10 +156,12 @@ def _write_files(
 def _write_graphs(folder: Path, models: "dict[str, ir.Model]", storage: Storage, writer: "WeightsWriter") -> None:
     from quantizer.graph.graphs import save_graph
     from quantizer.graph.rewrite import rewrite_graph
+    from quantizer.graph.rewrite_experts import rewrite_experts
 
     level = 4 if storage.provider == "cpu" else 0  # 8-bit products, which ONNX Runtime has for CPUs only
     for role, model in models.items():
-        rewrite_graph(model.graph, storage.stored, accuracy_level=level)
+        rewrite_experts(model.graph, storage.stored, level)
+        rewrite_graph(model.graph, storage.stored, level)
         save_graph(model, folder / f"{role}.onnx", writer.placed)
 
 

@@ -27,8 +27,8 @@ def quantize(
     bits: Literal[4, 8] | None = None,
     group_size: int | None = None,
     symmetric: bool | None = None,
-    table_bits: Literal[4, 8] | None = None,
-    outliers: int | Literal["auto"] | None = None,
+    embedding_bits: Literal[4, 8] | None = None,
+    residual_channels: int | Literal["auto"] | None = None,
     budget: float | None = None,
     kv: Literal["int8", "int4"] | None = None,
     calibration: AnyPath | None = None,
@@ -50,8 +50,8 @@ def quantize(
         target: the new bundle's folder.
         recipe: a `Recipe`, a TOML file, or a bundle whose recipe is used again; it says everything that `preset` to
             `exclude` say, and none of these may be given with it.
-        preset, method, bits, group_size, symmetric, table_bits, outliers, budget, kv, calibration, calibration_tokens,
-            seed, exclude: as the options of `onnxlm quantize`; nothing at all means the preset "balanced".
+        preset, method, bits, group_size, symmetric, embedding_bits, residual_channels, budget, kv, calibration,
+            calibration_tokens, seed, exclude: as the options of `onnxlm quantize`; nothing at all means "balanced".
         fail_if: a condition such as "kl>0.06" under which nothing is written.
         work: folder that keeps calibration; by default one beside `target`, removed in the end.
         overwrite: replace a bundle that is already there.
@@ -65,7 +65,7 @@ def quantize(
     from .gate import parse_gate
     from .presets import Storage, make_recipe, read_recipe
 
-    storage = Storage(bits, group_size, symmetric, table_bits, outliers)
+    storage = Storage(bits, group_size, symmetric, embedding_bits, residual_channels)
     others: dict[str, Any] = {"kv": kv, "calibration_tokens": calibration_tokens, "seed": seed}
     others |= {"calibration": calibration and str(calibration), "exclude": tuple(exclude) or None}
     if recipe is None:

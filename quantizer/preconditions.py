@@ -6,7 +6,7 @@ from pathlib import Path
 from runtime.bundle.bundle import Bundle
 from runtime.errors import QuantizationError
 
-from .allocation.budget import spend
+from .allocation.budget import allocate_bytes
 from .allocation.candidates import candidates_of
 from .gate import Gate
 from .graph.graphs import Graphs
@@ -29,7 +29,7 @@ def require_usable(bundle: Bundle, recipe: Recipe, gate: Gate | None) -> None:
         )
     if recipe.kv is not None:
         require_storable(bundle, bits_of(recipe.kv))
-    if bundle.manifest.kv_cache.dtype in ("int8", "uint8") and (recipe.permute or recipe.fold):
+    if bundle.manifest.kv_cache.dtype in ("int8", "uint8") and (recipe.permute or recipe.smoothing):
         raise QuantizationError(
             f"{bundle.folder}: its values are stored by scales for the channels as they are, and this method reorders "
             "and scales channels. Start from the float bundle, and store keys and values in the same run: --kv int8."
@@ -63,8 +63,8 @@ def require_affordable(bundle: Bundle, graphs: Graphs, sites: Sequence[Quantizab
         QuantizationError: it is impossible.
     """
     if recipe.budget is not None:
-        ways = {site.unit: candidates_of(site, recipe) for site in sites}
-        spend(sites, ways, {}, budget_bytes(bundle, recipe.budget), layout_of(graphs))
+        candidates = {site.unit: candidates_of(site, recipe) for site in sites}
+        allocate_bytes(sites, candidates, {}, budget_bytes(bundle, recipe.budget), layout_of(graphs))
 
 
 def budget_bytes(bundle: Bundle, budget: float) -> int:

@@ -57,7 +57,7 @@ def prepare(
     _warn_of_rare(hessians.experts.rare())
     plan = Plan(recipe, sites, transposed, structure, hessians)
     if recipe.weighs:
-        _spend(bundle, graphs, plan, text.chunks, work, progress)
+        _allocate(bundle, graphs, plan, text.chunks, work, progress)
     else:
         plan.find_outlier_channels(graphs.initializers())
     return plan
@@ -75,15 +75,15 @@ def _tell(progress: Progress, step: Step) -> None:
     progress(f"calibrating on {step.tokens:,} tokens", step.layer, step.layers)
 
 
-def _spend(bundle: Bundle, graphs: Graphs, plan: Plan, chunks: IntArray, work: Path, progress: Progress) -> None:
+def _allocate(bundle: Bundle, graphs: Graphs, plan: Plan, chunks: IntArray, work: Path, progress: Progress) -> None:
     """Measure every matrix alone that can be stored in several ways, then choose how each is stored."""
-    several = [site for site in plan.sites if len(plan.ways(site)) > 1]
+    several = [site for site in plan.sites if len(plan.candidates(site)) > 1]
     log = MeasurementLog(work / "sensitivity.jsonl", plan.fingerprint)
     left = [site for site in several if site.weight not in log.kls]
     if left:
         _measure(bundle, graphs, plan, left, log, chunks, work / "streams.npz", progress)
-    plan.loud |= log.loud
-    plan.spend(log.measured, _affordable(bundle, graphs, plan), layout_of(graphs))
+    plan.outlier_channels |= log.outlier_channels
+    plan.allocate(log.measured, _affordable(bundle, graphs, plan), layout_of(graphs))
 
 
 def _measure(
@@ -104,7 +104,7 @@ def _measure(
         plan.find_outlier_channels({site.weight: tensors[site.weight] for site in chosen})
         tasks = (partial(plan.tried, site, tensors[site.weight]) for site in chosen)
         for site, base in zip(chosen, parallel_map(tasks, _AT_ONCE), strict=True):
-            log.add(site.weight, base.damages, plan.loud.get(site.weight))
+            log.add(site.weight, base.input_errors, plan.outlier_channels.get(site.weight))
             yield site.weight, base.values
 
     if any(site.weight not in ends for site in sites):
@@ -120,9 +120,9 @@ def _measure(
 
 
 def _affordable(bundle: Bundle, graphs: Graphs, plan: Plan) -> int:
-    """Bytes of weights.bin, less those of loud inputs, that may be spent."""
+    """Bytes of weights.bin, less those of outlier channels, that may be spent."""
     recipe = plan.recipe
     if recipe.budget is not None:
-        return budget_bytes(bundle, recipe.budget) - plan.loud_bytes
-    assert recipe.outlier_share is not None
-    return int((1 + recipe.outlier_share) * plan.stored_bytes(layout_of(graphs)))
+        return budget_bytes(bundle, recipe.budget) - plan.outlier_bytes
+    assert recipe.residual_share is not None
+    return int((1 + recipe.residual_share) * plan.stored_bytes(layout_of(graphs)))

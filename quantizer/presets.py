@@ -1,9 +1,9 @@
 """Named recipes, and recipe files.
 
-fast        seconds, no text: the best grid for each group of 32, the table in 8 bits
+fast        seconds, no text: the best grid for each group of 32, the embedding in 8 bits
 balanced    the default: GPTQ with everything, 5.0 bits per weight spent by measured sensitivity
 small       the same at 4.6 bits
-accurate    the same at 6.2 bits, enough for a table in 8 bits
+accurate    the same at 6.2 bits, enough for an embedding in 8 bits
 """
 
 import tomllib
@@ -17,16 +17,16 @@ from runtime.bundle.bundle import Bundle, open_bundle
 from runtime.errors import QuantizationError
 
 from .algorithms.methods import METHODS
-from .recipe import QuantConfig, Recipe, Scheme
+from .recipe import QuantConfig, Recipe, Scheme, decode_recipe
 
 _READ_TOKENS = 16384  # of a file; text that the model writes itself takes longer
-_OUTLIER_SHARE = 0.03  # of weights.bin, as 32 inputs of each matrix take: KL fell by 33, 43, 49 % with 1, 3, 6 %
-_TABLE = QuantConfig(Scheme(8, 32, symmetric=True))
-_FAST = Recipe(QuantConfig(Scheme(4, 32)), _TABLE, method="search")
+_RESIDUAL_SHARE = 0.03  # of weights.bin, as 32 inputs of each matrix take: KL fell by 33, 43, 49 % with 1, 3, 6 %
+_EMBEDDING = QuantConfig(Scheme(8, 32, symmetric=True))
+_FAST = Recipe(QuantConfig(Scheme(4, 32)), _EMBEDDING, method="search")
 _CAREFUL = Recipe(
     QuantConfig(Scheme(4, 32, scale_bits=8)),
     QuantConfig(Scheme(8, 32, symmetric=True, scale_bits=8)),
-    method="gptq", permute=True, fold=True, polish=2, calibration_tokens=8192,
+    method="gptq", permute=True, smoothing=True, polish=2, calibration_tokens=8192,
 )  # fmt: skip
 _METHODS = {name: replace(_CAREFUL if method.needs_text else _FAST, method=name) for name, method in METHODS.items()}
 PRESETS = {
@@ -44,8 +44,8 @@ class Storage:
     bits: int | None = None
     group_size: int | None = None
     symmetric: bool | None = None
-    table_bits: int | None = None
-    outliers: int | Literal["auto"] | None = None
+    embedding_bits: int | None = None
+    residual_channels: int | Literal["auto"] | None = None
 
     @property
     def given(self) -> bool:
@@ -63,8 +63,8 @@ def make_recipe(
     """The recipe that a user's choices mean; `others` are further fields of Recipe, None where nothing is said.
 
     1. A preset is taken as it is; without one, a budget means "balanced" within that budget.
-    2. Without both, weights are stored as `storage` says, by "search" unless another method is named; outliers mean
-       "gptq", which alone knows them.
+    2. Without both, weights are stored as `storage` says, by "search" unless another method is named; residual channels
+       mean "gptq", which alone knows them.
     3. Without anything, "balanced" is meant.
 
     Raises:
@@ -75,11 +75,11 @@ def make_recipe(
     elif budget is not None or not (method or storage.given):
         base = PRESETS["balanced"]
     else:
-        base = _METHODS[method or ("gptq" if storage.outliers else "search")]
+        base = _METHODS[method or ("gptq" if storage.residual_channels else "search")]
     if method not in (None, base.method):
         raise QuantizationError(f"preset {preset!r} uses the method {base.method!r}: leave out one of the two.")
     if storage.given and (budget or base.budget):
-        raise QuantizationError("a budget chooses bits, groups and outliers itself: leave those options out.")
+        raise QuantizationError("a budget chooses bits, groups and residual channels itself: leave those options out.")
     try:
         chosen = {key: value for key, value in {"budget": budget, **others}.items() if value is not None}
         if chosen.get("calibration", "self") != "self":
@@ -106,7 +106,7 @@ def require_effect(given: Mapping[str, Any], recipe: Recipe, *, gate: bool) -> N
     if names and not (recipe.needs_text or recipe.kv or gate):
         raise QuantizationError(
             f"{_flag(names[0])} has no effect: method {recipe.method!r} needs no text. Leave it out, or name what "
-            "reads text: --method gptq, --budget, --preset balanced, --outliers, --kv or --fail-if."
+            "reads text: --method gptq, --budget, --preset balanced, --residual-channels, --kv or --fail-if."
         )
     if "seed" in names and recipe.calibration != "self":
         raise QuantizationError("--seed has no effect: it is of text that the model writes. Leave out --calibration.")
@@ -125,7 +125,7 @@ def read_recipe(path: Path) -> Recipe:
     if path.is_dir():
         return _recipe_of(open_bundle(path))
     try:
-        return json_codec.decode(Recipe, tomllib.loads(path.read_text(encoding="utf-8")))
+        return decode_recipe(tomllib.loads(path.read_text(encoding="utf-8")))
     except (OSError, ValueError, json_codec.StrictJsonError) as error:  # not UTF-8, not TOML, not a recipe
         raise QuantizationError(f"{path}: not a recipe ({error}).") from error
 
@@ -135,7 +135,7 @@ def _recipe_of(bundle: Bundle) -> Recipe:
     if quantization is None:
         raise QuantizationError(f"{bundle.folder} is not quantized: it holds no recipe.")
     try:
-        return json_codec.decode(Recipe, quantization.recipe)
+        return decode_recipe(quantization.recipe)
     except (ValueError, json_codec.StrictJsonError) as error:
         raise QuantizationError(f"{bundle.folder}: its weights were not chosen by a recipe ({error}).") from error
 
@@ -149,9 +149,14 @@ def _stored(base: Recipe, storage: Storage) -> Recipe:
         (careful and bits == 8) if storage.symmetric is None else storage.symmetric,  # zero points buy 8 bits nothing
         old.scale_bits,
     )
-    table = replace(base.table.scheme, bits=storage.table_bits or base.table.scheme.bits)
-    outliers = storage.outliers if isinstance(storage.outliers, int) else base.linear.outliers
-    share = _OUTLIER_SHARE if storage.outliers == "auto" else None
+    embedding = replace(base.embedding.scheme, bits=storage.embedding_bits or base.embedding.scheme.bits)
+    residuals = (
+        storage.residual_channels if isinstance(storage.residual_channels, int) else base.linear.residual_channels
+    )
+    share = _RESIDUAL_SHARE if storage.residual_channels == "auto" else None
     return replace(
-        base, linear=QuantConfig(linear, outliers), table=QuantConfig(table, base.table.outliers), outlier_share=share
+        base,
+        linear=QuantConfig(linear, residuals),
+        embedding=QuantConfig(embedding, base.embedding.residual_channels),
+        residual_share=share,
     )

@@ -1,13 +1,22 @@
 """What is stored: bits, group size and grid of one matrix, and the whole recipe of one run."""
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
+
+from runtime.bundle import json_codec
 
 from .algorithms.methods import METHODS
 
 GROUP_SIZES = (16, 32, 64, 128, 256)
 BITS = (4, 8)
 SCALE_BITS = (8, 16)
+# As recipes of bundles and files called these before.
+_EARLIER = {
+    "table": "embedding",
+    "fold": "smoothing",
+    "outlier_share": "residual_share",
+    "outliers": "residual_channels",
+}
 
 
 @dataclass(frozen=True)
@@ -54,17 +63,17 @@ class QuantConfig:
 
     Attributes:
         scheme: of its codes.
-        outliers: inputs that get a second code each for what the first one loses; a multiple of the group size.
+        residual_channels: inputs that get a second code for what the first one loses; a multiple of the group size.
     """
 
     scheme: Scheme
-    outliers: int = 0
+    residual_channels: int = 0
 
     def __post_init__(self) -> None:
-        if self.outliers < 0 or self.outliers % self.scheme.group_size:
+        if self.residual_channels < 0 or self.residual_channels % self.scheme.group_size:
             raise ValueError(
-                f"outliers: {self.outliers} is not a multiple of the group size {self.scheme.group_size}; "
-                "the second codes fill whole groups"
+                f"residual_channels: {self.residual_channels} is not a multiple of the group size "
+                f"{self.scheme.group_size}; the second codes fill whole groups"
             )
 
 
@@ -74,17 +83,17 @@ class Recipe:
 
     Attributes:
         linear: how the weight matrices of the layers are stored.
-        table: how the token table (embedding, tied or untied head) is stored: symmetric, for the kernels that share it
+        embedding: how the embedding (tied or untied head) is stored: symmetric, for the kernels that share it
             pack zero points differently.
         exclude: patterns (`*`, `?`) of matrices that stay as they are.
         method: how codes are chosen. "rtn" needs nothing; "search" finds each group's best grid; "gptq" also
             propagates errors, and needs calibration text.
         permute: let neighbouring weights absorb the order that suits GPTQ best.
-        fold: let neighbouring weights absorb a scale that favours inputs that matter.
+        smoothing: let neighbouring weights absorb a scale that favours inputs that matter.
         polish: rounds of refinement after GPTQ.
-        budget: bits per weight over all parameters; None stores every matrix by `linear` and `table`.
-        outlier_share: what second codes may add to weights.bin, of its bytes without them: how many outliers each 4-bit
-            matrix gets is then chosen by sensitivity. None gives each as many as `linear` and `table` say.
+        budget: bits per weight over all parameters; None stores every matrix by `linear` and `embedding`.
+        residual_share: what second codes may add to weights.bin, of its bytes without them: how many each 4-bit
+            matrix gets is then chosen by sensitivity. None gives each as many as `linear` and `embedding` say.
         calibration: "self" for text that the model writes itself, or the name of the text that was given.
         calibration_tokens: most tokens to use of it.
         seed: of the model's own text.
@@ -92,42 +101,48 @@ class Recipe:
     """
 
     linear: QuantConfig
-    table: QuantConfig
+    embedding: QuantConfig
     exclude: tuple[str, ...] = ()
     method: str = "rtn"
     permute: bool = False
-    fold: bool = False
+    smoothing: bool = False
     polish: int = 0
     budget: float | None = None
-    outlier_share: float | None = None
+    residual_share: float | None = None
     calibration: str = "self"
     calibration_tokens: int = 16384
     seed: int = 0
     kv: Literal["int8", "int4"] | None = None
 
     def __post_init__(self) -> None:
-        if not self.table.scheme.symmetric:
-            raise ValueError("table: must be symmetric; MatMulNBits and GatherBlockQuantized share its bytes")
+        if not self.embedding.scheme.symmetric:
+            raise ValueError("embedding: must be symmetric; MatMulNBits and GatherBlockQuantized share its bytes")
         if self.method not in METHODS:
             raise ValueError(f"method: {self.method!r} is not known; choose one of {', '.join(METHODS)}")
         if self.kv not in (None, "int8", "int4"):
             raise ValueError(f"kv: {self.kv!r} is not supported; choose int8 or int4, or leave it out")
-        outliers = self.outliers or self.outlier_share is not None
-        if not self.needs_text and (self.permute or self.fold or self.polish or self.budget or outliers):
-            raise ValueError("permute, fold, polish, budget and outliers need calibration: use method gptq")
+        residuals = self.residual_channels or self.residual_share is not None
+        if not self.needs_text and (self.permute or self.smoothing or self.polish or self.budget or residuals):
+            raise ValueError(
+                "permute, smoothing, polish, budget and residual channels need calibration: use method gptq"
+            )
         if self.polish < 0 or self.calibration_tokens < 1:
             raise ValueError("polish must be at least 0 and calibration_tokens at least 1")
         if self.budget is not None and not 1 < self.budget < 32:
             raise ValueError(f"budget: {self.budget} bits per weight; choose a number between 4 and 9")
-        self._check_outlier_share()
+        self._check_residual_share()
 
-    def _check_outlier_share(self) -> None:
-        if self.outlier_share is None:
+    def _check_residual_share(self) -> None:
+        if self.residual_share is None:
             return
-        if self.budget is not None or self.outliers:
-            raise ValueError("outlier_share: a budget, or outliers of linear and table, say the same; leave one out")
-        if not 0 < self.outlier_share <= 1:
-            raise ValueError(f"outlier_share: {self.outlier_share} of weights.bin; choose a number above 0, at most 1")
+        if self.budget is not None or self.residual_channels:
+            raise ValueError(
+                "residual_share: a budget, or residual channels of linear and embedding, say the same; leave one out"
+            )
+        if not 0 < self.residual_share <= 1:
+            raise ValueError(
+                f"residual_share: {self.residual_share} of weights.bin; choose a number above 0, at most 1"
+            )
 
     @property
     def needs_text(self) -> bool:
@@ -137,9 +152,28 @@ class Recipe:
     @property
     def weighs(self) -> bool:
         """Whether measured sensitivity decides how each matrix is stored."""
-        return self.budget is not None or self.outlier_share is not None
+        return self.budget is not None or self.residual_share is not None
 
     @property
-    def outliers(self) -> int:
-        """Outlier inputs of any matrix that is stored by `linear` or `table`."""
-        return max(self.linear.outliers, self.table.outliers)
+    def residual_channels(self) -> int:
+        """Residual-coded channels of any matrix that is stored by `linear` or `embedding`."""
+        return max(self.linear.residual_channels, self.embedding.residual_channels)
+
+
+def decode_recipe(data: Any) -> Recipe:
+    """A recipe from parsed JSON or TOML; earlier spellings of its keys are read, too.
+
+    Raises:
+        StrictJsonError: an unknown key, a value of another type, a key in both of its spellings.
+        ValueError: a value that is not supported.
+    """
+    return json_codec.decode(Recipe, _respelt(data))
+
+
+def _respelt(data: Any) -> Any:
+    if not isinstance(data, dict):
+        return data
+    for earlier, key in _EARLIER.items():
+        if earlier in data and key in data:
+            raise json_codec.StrictJsonError(f"{earlier!r} is the earlier spelling of {key!r}; leave one out")
+    return {_EARLIER.get(key, key): _respelt(value) for key, value in data.items()}

@@ -107,10 +107,10 @@ def build_engine(executor: ModelRunner, bundle: Bundle, options: EngineOptions) 
     """
     from .cache.prefix_cache import BLOCK_TOKENS, PrefixCache
     from .engine.engine import Engine
-    from .engine.limits import Limits
-    from .engine.prefill_policy import ChunkedPrefillPolicy
-    from .engine.scheduler import Scheduler
-    from .engine.waiting import WaitingLimit
+    from .engine.scheduling.limits import Limits
+    from .engine.scheduling.prefill_policy import ChunkedPrefillPolicy
+    from .engine.scheduling.scheduler import Scheduler
+    from .engine.scheduling.waiting import WaitingLimit
 
     if options.speculation and not executor.can_give_all_logits:
         raise OptionError("speculation needs logits of several positions, which this executor does not give.")

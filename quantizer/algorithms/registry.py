@@ -15,13 +15,13 @@ from .methods import METHODS
 from .residual_channels import Index, extend
 
 _ROWS = 1024  # that a thread takes at a time; rows do not know of each other, and an embedding has many
-NO_OUTLIERS: Index = np.zeros(0, np.int64)
+NO_RESIDUALS: Index = np.zeros(0, np.int64)
 
 
 def quantize_matrix(
     weight: Floats,
     hessian: Hessian | Floats | None,
-    choice: QuantConfig,
+    config: QuantConfig,
     method: str,
     kind: npt.DTypeLike,
     polishing: int = 0,
@@ -33,22 +33,22 @@ def quantize_matrix(
     Args:
         weight: float weights.
         hessian: of the inputs `[K, K]`, shared by the matrices that read the same; None where nothing is known of them.
-        choice: how it is stored.
+        config: how it is stored.
         method: one of `METHODS`.
         kind: the float type that scales are stored in where they are not 8-bit multiples of a step.
         polishing: rounds of refinement after GPTQ.
     """
-    stored = plan_scales(weight, choice.scheme, kind)
+    stored = plan_scales(weight, config.scheme, kind)
     known = hessian if isinstance(hessian, Hessian) or hessian is None else Hessian(hessian)
-    importance, index = np.ones(weight.shape[1], np.float32) if known is None else known.importance, NO_OUTLIERS
-    if METHODS[method].needs_text and known is not None and choice.outliers:
-        wide = extend(weight, known.values, importance, choice)
+    importance, index = np.ones(weight.shape[1], np.float32) if known is None else known.importance, NO_RESIDUALS
+    if METHODS[method].needs_text and known is not None and config.residual_channels:
+        wide = extend(weight, known.values, importance, config)
         weight, known, importance, index = wide.weight, Hessian(wide.hessian), wide.importance, wide.index
     inputs = InputStatistics(known, importance, polishing)
     quantize_rows = import_module(f".{METHODS[method].module}", __package__).quantize_rows
 
     def slice_of(part: slice) -> QuantizedMatrix:
-        matrix: QuantizedMatrix = quantize_rows(weight[part], choice.scheme, rows_of(stored, part), inputs)
+        matrix: QuantizedMatrix = quantize_rows(weight[part], config.scheme, rows_of(stored, part), inputs)
         return matrix
 
     parts = (slice(start, start + _ROWS) for start in range(0, len(weight), _ROWS))

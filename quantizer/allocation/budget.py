@@ -1,10 +1,10 @@
 """A budget of bytes, spent by measured sensitivity.
 
-Each matrix is quantized alone in an ordinary way, and its KL divergence measured. What other ways would cost is
+Each matrix is quantized alone by its base config, and its KL divergence measured. What other candidates would cost is
 predicted from that: KL is proportional to the error E of the layer's outputs, and E of a scheme to the error of its
 plain rounding, input by input, times what of the input the others cannot make up for: 1 / diag(H⁻¹), its variance
 given all others. Inputs with a second code lose nothing. Compared with GPTQ, E was predicted within 6 %; weighted
-by diag(H) instead, outliers looked up to twice as good as they are.
+by diag(H) instead, residual channels looked up to twice as good as they are.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -30,44 +30,44 @@ _SLOWNESS = {16: 1.05}  # by group size: 1.1 to 1.7 times the time of groups of 
 
 @dataclass(frozen=True)
 class Measured:
-    """One matrix: the KL divergence that its base choice adds alone, and the damage of each input under a scheme."""
+    """One matrix: the KL divergence that its base config adds alone, and the error of each input under a scheme."""
 
     kl: float
-    damages: dict[Scheme, Floats]
+    input_errors: dict[Scheme, Floats]
 
 
 @dataclass(frozen=True)
 class Tried:
-    """One matrix quantized by its base choice: its values `[N, K]`, or `[E, N, K]`, and the damages by input."""
+    """One matrix quantized by its base config: its values `[N, K]`, or `[E, N, K]`, and the error of each input."""
 
     values: Floats
-    damages: dict[Scheme, Floats]
+    input_errors: dict[Scheme, Floats]
 
 
 def try_base(
     site: QuantizableWeight, matrices: Iterable[tuple[Floats, Floats | None]], schemes: Collection[Scheme]
 ) -> Tried:
-    """Quantize a matrix `[N, K]`, or a stack of them, by its base choice.
+    """Quantize a matrix `[N, K]`, or a stack of them, by its base config.
 
     Args:
         site: the matrix or stack.
         matrices: of each matrix the float weights, rearranged, and the Hessian of its inputs if known.
-        schemes: whose damages are wanted.
+        schemes: whose input errors are wanted.
     """
-    damages = {scheme: np.zeros(site.inputs, np.float32) for scheme in schemes}
+    input_errors = {scheme: np.zeros(site.inputs, np.float32) for scheme in schemes}
     values = []
     for weight, hessian in matrices:
         matrix, index = quantize_matrix(weight, hessian, base_of(site), "gptq", np.float16)
         values.append(effective(matrix, index))
         importance = np.ones(site.inputs, np.float32) if hessian is None else _own_variance(hessian)
         for scheme in schemes:
-            damages[scheme] += importance * lost_by_input(weight, scheme)
-    return Tried(np.stack(values) if site.role == "experts" else values[0], damages)
+            input_errors[scheme] += importance * lost_by_input(weight, scheme)
+    return Tried(np.stack(values) if site.role == "experts" else values[0], input_errors)
 
 
-def spend(
+def allocate_bytes(
     sites: Sequence[QuantizableWeight],
-    ways: Mapping[str, Sequence[QuantConfig]],
+    candidates: Mapping[str, Sequence[QuantConfig]],
     measured: Mapping[str, Measured],
     budget: int,
     layout: Layout,
@@ -76,7 +76,7 @@ def spend(
 
     Args:
         sites: the matrices to quantize.
-        ways: to store each unit; only where there are several of them, its matrices need have been measured.
+        candidates: to store each unit; only where there are several of them, its matrices need have been measured.
         measured: matrices, by weight name.
         budget: bytes of the whole file.
         layout: knows what else lies in it.
@@ -87,30 +87,32 @@ def spend(
     units: dict[str, list[QuantizableWeight]] = {}
     for site in sites:
         units.setdefault(site.unit, []).append(site)
-    options = {name: [_option(unit, way, measured) for way in ways[name]] for name, unit in units.items()}
+    options = {
+        name: [_option(unit, candidate, measured) for candidate in candidates[name]] for name, unit in units.items()
+    }
 
     def size(chosen: Mapping[str, Candidate]) -> int:
-        return stored_bytes(sites, {name: option.choice for name, option in chosen.items()}, layout)
+        return stored_bytes(sites, {name: option.config for name, option in chosen.items()}, layout)
 
-    return {name: option.choice for name, option in allocate(options, budget, size).items()}
+    return {name: option.config for name, option in allocate(options, budget, size).items()}
 
 
-def stored_bytes(sites: Sequence[QuantizableWeight], choices: Mapping[str, QuantConfig], layout: Layout) -> int:
+def stored_bytes(sites: Sequence[QuantizableWeight], configs: Mapping[str, QuantConfig], layout: Layout) -> int:
     """Bytes of weights.bin when each unit is stored by its choice."""
-    return layout.size({site.weight: _parts(site, choices[site.unit]) for site in sites})
+    return layout.size({site.weight: _parts(site, configs[site.unit]) for site in sites})
 
 
-def _option(unit: Sequence[QuantizableWeight], choice: QuantConfig, measured: Mapping[str, Measured]) -> Candidate:
-    nbytes = sum(sum(_parts(site, choice)) for site in unit)
-    predicted_kl = sum(_predicted(site, choice, measured.get(site.weight)) for site in unit)
-    return Candidate(choice, nbytes, predicted_kl, _SLOWNESS.get(choice.scheme.group_size, 1.0))
+def _option(unit: Sequence[QuantizableWeight], config: QuantConfig, measured: Mapping[str, Measured]) -> Candidate:
+    nbytes = sum(sum(_parts(site, config)) for site in unit)
+    predicted_kl = sum(_predicted(site, config, measured.get(site.weight)) for site in unit)
+    return Candidate(config, nbytes, predicted_kl, _SLOWNESS.get(config.scheme.group_size, 1.0))
 
 
-def _predicted(site: QuantizableWeight, choice: QuantConfig, measured: Measured | None) -> float:
+def _predicted(site: QuantizableWeight, config: QuantConfig, measured: Measured | None) -> float:
     if measured is None:
         return 0.0
-    before = float(measured.damages[base_of(site).scheme].sum())
-    lost = np.sort(measured.damages[choice.scheme])[: site.inputs - choice.outliers]
+    before = float(measured.input_errors[base_of(site).scheme].sum())
+    lost = np.sort(measured.input_errors[config.scheme])[: site.inputs - config.residual_channels]
     return measured.kl * (float(lost.sum()) / before) if before else 0.0
 
 
@@ -121,13 +123,13 @@ def _own_variance(hessian: Floats) -> Floats:
     return result
 
 
-def _parts(site: QuantizableWeight, choice: QuantConfig) -> list[int]:
-    """Bytes of codes, scales, and what else there is: zero points, steps, outlier indices."""
-    rows, scheme = site.rows * site.count, choice.scheme
-    groups = scheme.groups(site.inputs) + scheme.groups(choice.outliers)
+def _parts(site: QuantizableWeight, config: QuantConfig) -> list[int]:
+    """Bytes of codes, scales, and what else there is: zero points, steps, residual indices."""
+    rows, scheme = site.rows * site.count, config.scheme
+    groups = scheme.groups(site.inputs) + scheme.groups(config.residual_channels)
     codes = rows * groups * scheme.group_size * scheme.bits // 8
     scales = rows * groups * (_SCALE_BYTES if scheme.scale_bits == 16 else 1)
     steps = 0 if scheme.scale_bits == 16 else 2 * rows
-    zeros = packed_bytes(rows, site.inputs, choice, _SCALE_BYTES) - codes - scales - steps
-    index = 8 * (choice.outliers + -site.inputs % scheme.group_size) if choice.outliers else 0
+    zeros = packed_bytes(rows, site.inputs, config, _SCALE_BYTES) - codes - scales - steps
+    index = 8 * (config.residual_channels + -site.inputs % scheme.group_size) if config.residual_channels else 0
     return [part for part in (codes, scales, zeros, steps, index) if part]

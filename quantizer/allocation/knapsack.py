@@ -1,4 +1,4 @@
-"""Spend a budget of bytes where they buy most: a knapsack over the ways to store each matrix."""
+"""Spend a budget of bytes where they buy most: a knapsack over the candidates of each matrix."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,13 +16,13 @@ class Candidate:
     """One way to store one matrix: what it costs, and the KL divergence that it is predicted to add.
 
     Attributes:
-        choice: the way.
+        config: how it is stored.
         nbytes: that it takes.
-        damage: in nats.
+        predicted_kl: in nats.
         slowness: how much dearer than they are its bytes look, where it runs slower than others of its size.
     """
 
-    choice: QuantConfig
+    config: QuantConfig
     nbytes: int
     predicted_kl: float
     slowness: float = 1.0
@@ -31,9 +31,9 @@ class Candidate:
 def allocate(
     options: Mapping[str, Sequence[Candidate]], budget: int, size: Callable[[Mapping[str, Candidate]], int]
 ) -> dict[str, Candidate]:
-    """Choose an option for each matrix so that the summed damage is least within the budget.
+    """Choose an option for each matrix so that the summed KL is least within the budget.
 
-    Minimises Σ damage + λ · bytes · slowness for each matrix by itself, and bisects the price λ.
+    Minimises Σ predicted KL + λ · bytes · slowness for each matrix by itself, and bisects the price λ.
 
     Args:
         options: by weight name.
@@ -43,7 +43,7 @@ def allocate(
     Raises:
         QuantizationError: the smallest choice is larger than the budget.
     """
-    smallest = {name: min(ways, key=lambda way: way.nbytes) for name, ways in options.items()}
+    smallest = {name: min(candidates, key=lambda candidate: candidate.nbytes) for name, candidates in options.items()}
     if size(smallest) > budget:
         raise QuantizationError(
             f"budget: {budget:,} bytes are too few; the smallest this bundle can become is {size(smallest):,} bytes. "
@@ -52,7 +52,7 @@ def allocate(
     best, low, high = smallest, *_PRICES
     for _ in range(_BISECTIONS):
         price = (low * high) ** 0.5
-        chosen = {name: _cheapest(ways, price) for name, ways in options.items()}
+        chosen = {name: _cheapest(candidates, price) for name, candidates in options.items()}
         if size(chosen) <= budget:
             best, high = chosen, price
         else:
@@ -72,23 +72,32 @@ def _fill(
         left = budget - size(chosen)
         better = [
             (
-                (now.predicted_kl - way.predicted_kl) / max(1.0, way.nbytes * way.slowness - now.nbytes * now.slowness),
+                (now.predicted_kl - candidate.predicted_kl)
+                / max(1.0, candidate.nbytes * candidate.slowness - now.nbytes * now.slowness),
                 name,
-                way,
+                candidate,
             )
             for name, now in chosen.items()
-            for way in options[name]
-            if way.predicted_kl < now.predicted_kl and way.nbytes - now.nbytes <= left and (name, way) not in refused
+            for candidate in options[name]
+            if candidate.predicted_kl < now.predicted_kl
+            and candidate.nbytes - now.nbytes <= left
+            and (name, candidate) not in refused
         ]
         if not better:
             return chosen
-        _, name, way = max(better, key=lambda entry: entry[0])
-        tried = {**chosen, name: way}
+        _, name, candidate = max(better, key=lambda entry: entry[0])
+        tried = {**chosen, name: candidate}
         if size(tried) <= budget:
             chosen = tried
         else:
-            refused.add((name, way))  # alignment took more than its bytes
+            refused.add((name, candidate))  # alignment took more than its bytes
 
 
-def _cheapest(ways: Sequence[Candidate], price: float) -> Candidate:
-    return min(ways, key=lambda way: (way.predicted_kl + price * way.nbytes * way.slowness, way.nbytes))
+def _cheapest(candidates: Sequence[Candidate], price: float) -> Candidate:
+    return min(
+        candidates,
+        key=lambda candidate: (
+            candidate.predicted_kl + price * candidate.nbytes * candidate.slowness,
+            candidate.nbytes,
+        ),
+    )

@@ -1,6 +1,6 @@
 """How much each matrix matters: the KL of the final logits when it alone is quantized.
 
-Never the error of the layer: the matrix that caused 40 % of all damage in the model this was developed on ranked first
+Never the error of the layer: the matrix that caused 40 % of the loss in the model this was developed on ranked first
 by KL, and 27th or 69th by error.
 
 The work is linear in the depth. Text runs through the layers once, and beside it the same text as it becomes when one

@@ -15,14 +15,14 @@ from ..graph.graphs import add_initializer
 from ..graph.quantizable import is_matrix, use_of
 from ..transforms.residual_stream import norm_vectors
 
-HESSIAN, SQUARES = "gram", "diagonal"
+HESSIAN, SQUARES = "hessian", "diagonal"
 _PROJECTED = ("MatMul", "Split", "Reshape", "RotaryEmbedding")
 
 
 def add_hessians(graph: ir.Graph, *, whole: bool = True) -> dict[str, str]:
     """Add outputs for each distinct value that matrices read; return weight name → name of that value.
 
-    Of a value called x the diagonal `[K]` is "x.diagonal", and where it is to be `whole` the Hessian `[K, K]` "x.gram".
+    Of a value called x the diagonal `[K]` is "x.diagonal", and the Hessian `[K, K]`, if `whole`, "x.hessian".
     """
     added: set[ir.Value] = set()
     readers: dict[str, str] = {}
@@ -100,7 +100,7 @@ def _squares_before(graph: ir.Graph, experts: Experts, hidden: int) -> ir.Value 
 class _HessianOf:
     """The nodes of one Hessian."""
 
-    def __init__(self, graph: ir.Graph, x: ir.Value, inputs: int, purpose: str = "gram") -> None:
+    def __init__(self, graph: ir.Graph, x: ir.Value, inputs: int, purpose: str = "hessian") -> None:
         self._graph = graph
         self._x = x
         self._inputs = inputs

@@ -35,9 +35,7 @@ from .segments import Arrays, Cut, Segment, body, empty_cache_feeds, find_cut
 _HEAD = "head"
 MOST_KEPT = 4 << 30  # bytes of Hessians in the work folder
 _TOGETHER = 2048  # tokens in a run: beyond, products gain nothing
-_FORMAT = (
-    b"tokens weighted by the stream, states in 16 bits"  # of the Hessians: a work folder with others is begun anew
-)
+_FORMAT = b"Hessians of tokens weighted by the stream, states in 16 bits"  # a work folder of another is begun anew
 IntArray = npt.NDArray[np.int64]
 
 

@@ -29,6 +29,7 @@ _PATH = click.Path(path_type=Path)
 @click.option("--abilities", is_flag=True, help="Also ask for recall from long contexts, arithmetic and copying.")
 @click.option("--fail-if", metavar="CONDITION", help="Exit with an error if so: 'kl>0.06', 'top1<0.9'.")
 @click.option("--html", type=_PATH, help="Write a report with plots to this file.")
+@click.option("--peers", type=_PATH, help="Points of other programs for the report, as docs/figures.json has them.")
 @click.option("--json", "as_json", is_flag=True, help="Print the figures as JSON.")
 def evaluate(
     folder: Path,
@@ -39,6 +40,7 @@ def evaluate(
     abilities: bool,
     fail_if: str | None,
     html: Path | None,
+    peers: Path | None,
     as_json: bool,
 ) -> None:
     """Compare the bundle FOLDER with its reference: KL divergence, agreement and perplexity on a text.
@@ -50,24 +52,29 @@ def evaluate(
     from runtime.bundle.bundle import open_bundle
 
     from ..calibration.data import text_to_measure
+    from ..evaluation.layers import kl_by_layer
+    from ..evaluation.page import write_page
     from ..evaluation.probes import compare_probes
     from ..evaluation.quality import activation_rounding, as_quality, measure_scores, require_same_model
-    from ..evaluation.report import evaluation_report, require_writable, write_report
+    from ..evaluation.report import evaluation_report
+    from ..evaluation.storage_shares import bits_per_weight
     from ..gate import parse_gate
+    from .report_options import check_report
 
     gate = parse_gate(fail_if) if fail_if else None
-    if html:
-        require_writable(html)
+    others = check_report(html, peers)
     ours, theirs = open_bundle(folder), open_bundle(reference)
     require_same_model(ours, theirs)
     chosen = text_to_measure(text, theirs, tokens, context)
     with stopping_promptly(), show_progress("evaluating") as progress:
         scores = measure_scores(ours, theirs, chosen, progress)
         rounding = activation_rounding(ours, chosen)
+        layers = kl_by_layer(ours, theirs, chosen.held_out, progress) if html else None
         asked = compare_probes(folder, reference, _RECALL, progress) if abilities else []
     quality = as_quality(scores, chosen)
     if html:
-        write_report(html, evaluation_report(folder.name, ours.manifest, scores, text.name))
+        bits = bits_per_weight(ours)
+        write_page(html, evaluation_report(folder.name, ours.manifest, scores, layers, text.name, bits, others))
     if as_json:
         more = {"activation_rounding": asdict(rounding) if rounding else None, "abilities": [*map(asdict, asked)]}
         click.echo(json.dumps(asdict(scores) | more, indent=1))

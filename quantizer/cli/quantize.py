@@ -42,9 +42,17 @@ def _count_or_auto(_context: click.Context, _option: click.Parameter, text: str 
 @click.option("--bits", type=click.Choice(_NUMBERS["bits"]), help="Bits of layer weights.")
 @click.option("--group-size", type=click.Choice(_NUMBERS["group_size"]), help="Weights that share a scale.")
 @click.option("--symmetric/--asymmetric", default=None, help="Without or with zero points.")
-@click.option("--table-bits", type=click.Choice(_NUMBERS["bits"]), help="Bits of embedding and head.")
 @click.option(
+    "--embedding-bits",
+    "--table-bits",
+    "embedding_bits",
+    type=click.Choice(_NUMBERS["bits"]),
+    help="Bits of embedding and head.",
+)
+@click.option(
+    "--residual-channels",
     "--outliers",
+    "residual_channels",
     metavar="N|auto",
     callback=_count_or_auto,
     help="Inputs of each matrix that get a second code; auto: as many as pay, for at most 3 % of the bytes.",
@@ -78,13 +86,13 @@ def quantize(
 
     \b
     Presets:
-      fast      the best grid for each group, table in 8 bits; no text, seconds
+      fast      the best grid for each group, embedding in 8 bits; no text, seconds
       balanced  5.0 bits per weight, spent by measured sensitivity (the default)
       small     the same with 4.6 bits
       accurate  the same with 6.2 bits
 
     Without a preset, options that say how weights are stored are taken at their word and need no text, but for
-    --outliers, which mean --method gptq. --kv needs text, too.
+    --residual-channels, which mean --method gptq. --kv needs text, too.
 
     \b
     Examples:
@@ -92,7 +100,7 @@ def quantize(
       onnxlm quantize SmolLM2-135M-Instruct.gguf -o smol-int4
       onnxlm quantize smol -o smol-int4 --bits 4 --group-size 32
       onnxlm quantize smol -o smol-small --preset small --calibration chats.jsonl --fail-if "kl>0.08"
-      onnxlm quantize smol -o smol-int4 --bits 4 --outliers auto
+      onnxlm quantize smol -o smol-int4 --bits 4 --residual-channels auto
       onnxlm quantize smol -o smol-int4-kv8 --bits 4 --kv int8
       onnxlm quantize smol -o mixed --bits 8 --exclude "model.layers.0.*"
     """
@@ -142,8 +150,8 @@ def _recipe(recipe_file: Path | None, **choices: Any) -> "Recipe":
         bits=_number(choices.pop("bits")),
         group_size=_number(choices.pop("group_size")),
         symmetric=choices.pop("symmetric"),
-        table_bits=_number(choices.pop("table_bits")),
-        outliers=choices.pop("outliers"),
+        embedding_bits=_number(choices.pop("embedding_bits")),
+        residual_channels=choices.pop("residual_channels"),
     )
     return make_recipe(storage=storage, exclude=exclude, **choices)
 

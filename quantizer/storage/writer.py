@@ -116,4 +116,4 @@ class _Writing:
         if site.role == "experts":
             return store_stack(self._writer, site, list(made.matrices), made.kind, made.error)
         (matrix,) = made.matrices
-        return store_codes(self._writer, site.weight, matrix, made.index, made.kind, made.error, made.columns)
+        return store_codes(self._writer, site.weight, matrix, made.index, made.kind, made.error, made.outliers)

@@ -3,7 +3,7 @@
 1. Norm: gain (and bias) → matrices that read the normed value
 2. Attention: value rows of qkv → GroupQueryAttention → columns of o
 3. Gate: rows of gate_up → Split → activation(gate) · up → columns of down
-4. Stream: the residual stream from the table to the head
+4. Stream: the residual stream from the embedding to the head
 
 What is not recognised is simply not in the result: the quantizer then leaves it in its natural order.
 """

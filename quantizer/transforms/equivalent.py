@@ -1,7 +1,7 @@
 """Exact changes of a model that its weights absorb: reordered and scaled channels.
 
 If the rows of one matrix are reordered or scaled and the columns of the matrix behind it undo that, the model computes
-what it did before. Permutations, scale folding and the off-grid benchmark are all of this form.
+what it did before. Permutations, smoothing and the off-grid benchmark are all of this form.
 """
 
 from dataclasses import dataclass
@@ -49,7 +49,7 @@ class Axis:
             array = Axis(scale=1 / self.scale).apply(array, axis)
         return array if self.order is None else np.take(array, np.argsort(self.order), axis=axis)
 
-    def apply_to_gram(self, hessian: Floats) -> Floats:
+    def apply_to_hessian(self, hessian: Floats) -> Floats:
         """The Hessian of inputs whose weights' columns change by this axis: the inputs are scaled back."""
         if self.order is not None:
             hessian = hessian[np.ix_(self.order, self.order)]

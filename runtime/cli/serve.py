@@ -88,7 +88,7 @@ def serve(bundles: tuple[str, ...], log_format: str, **options: Any) -> None:
       onnxlm serve smol-int4 --host 0.0.0.0 --api-key-file keys.txt --max-concurrency 8 --kv-memory 2GiB
       onnxlm serve small=smol-int4 large=qwen-int4 --port 8080 --log-format json
     """
-    from ..chat.template_process import start_early
+    from ..chat.sandbox import start_early
 
     names = _named(bundles, verify=options["verify"])
     process = _process()
@@ -188,7 +188,7 @@ def _engine_options(options: dict[str, Any], names: dict[str, Path]) -> "EngineO
     from ..options import EngineOptions
 
     kv_memory = options["kv_memory"]
-    if kv_memory is None and len(names) > 1 and options["provider"] != "cuda":
+    if kv_memory is None and len(names) > 1 and _all_on_cpu(names.values(), options["provider"]):
         kv_memory = shared_kv_memory(names.values())
 
     return EngineOptions(
@@ -202,6 +202,14 @@ def _engine_options(options: dict[str, Any], names: dict[str, Path]) -> "EngineO
         threads=options["threads"],
         prepare=not options["no_prepare"],
     )
+
+
+def _all_on_cpu(folders: Iterable[Path], provider: str) -> bool:
+    """Whether every model takes its memory from the system; on a GPU each looks at what is free there."""
+    from ..bundle.bundle import open_bundle
+
+    targets = (open_bundle(folder).manifest.target.provider for folder in folders)
+    return all(provider == "cpu" or (provider == "auto" and target == "cpu") for target in targets)
 
 
 def _process() -> Any:

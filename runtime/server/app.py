@@ -16,6 +16,7 @@ from .anthropic.builder import MessageBuilder
 from .anthropic.builder import error_body as anthropic_error
 from .anthropic.count import TokenCount
 from .auth import KeyGuard
+from .limits import ConnectionThrottle
 from .ollama.builder import OllamaChatBuilder, generation
 from .ollama.builder import error_body as ollama_error
 from .ollama.routes import OllamaRoutes
@@ -28,11 +29,10 @@ from .openai.responses.routes import ResponseRoutes
 from .openai.tokens import TokenRoutes
 from .options import ServerOptions
 from .origin import OPEN_PATHS, OriginGuard, RootPath, TrustedProxies
-from .page import PageRoutes
+from .page import PAGE_PATHS, PageRoutes
 from .request_log import RequestLog
 from .state import AppState
 from .status import StatusRoutes
-from .throttle import ConnectionThrottle
 
 
 def create_app(models: Mapping[str, Model], options: ServerOptions | None = None) -> Starlette:
@@ -114,7 +114,7 @@ def _guards(service: AppState, paths: Collection[str]) -> list[Middleware]:
     ]
     if options.api_keys or options.metrics_keys:
         keys = {"keys": options.api_keys, "metrics_keys": options.metrics_keys}
-        guards.append(Middleware(KeyGuard, refuse=refuse, **keys))
+        guards.append(Middleware(KeyGuard, refuse=refuse, open_paths=OPEN_PATHS | PAGE_PATHS, **keys))
     return guards
 
 

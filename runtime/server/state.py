@@ -67,7 +67,7 @@ class ServedModel:
     @property
     def longest(self) -> int:
         """Most tokens of one request, prompt and answer."""
-        return self.model.engine.core.scheduler.longest
+        return self.model.engine.longest
 
     def require_room(self, choices: int) -> None:
         """Raise ApiError 400 for more answers than may ever wait together."""

@@ -84,6 +84,7 @@ def _figures(served: ServedModel) -> dict[str, Any]:
         "running": stats.running,
         "waiting": stats.waiting,
         "kv_used": kv_usage(stats),
+        "kv_bytes": stats.kv_bytes,
         "generated_tokens": stats.generated_tokens,
         "prompt_tokens": stats.prompt_tokens,
         "cached_tokens": stats.cached_tokens,

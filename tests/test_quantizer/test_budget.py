@@ -31,7 +31,7 @@ def total(chosen):
 
 def test_the_budget_goes_where_it_helps_most():
     chosen = allocate(options(a=0.1, b=5.0, c=1.0), 500, total)
-    assert {name: option.choice.scheme.bits for name, option in chosen.items()} == {"a": 4, "b": 8, "c": 8}
+    assert {name: option.config.scheme.bits for name, option in chosen.items()} == {"a": 4, "b": 8, "c": 8}
     assert total(allocate(options(a=1.0, b=1.0), 10**6, total)) == 400
 
 

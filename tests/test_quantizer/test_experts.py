@@ -16,7 +16,7 @@ from quantizer.calibration.hessians import collect_hessians
 from quantizer.calibration.segments import Segment, body, empty_cache_feeds, find_cut
 from quantizer.evaluation.kl import Model
 from quantizer.flow import quantize
-from quantizer.graph.expert_stacks import experts_choice
+from quantizer.graph.expert_stacks import experts_config
 from quantizer.graph.experts import find_experts
 from quantizer.graph.graphs import load_graphs
 from quantizer.graph.quantizable import find_quantizable_weights
@@ -125,11 +125,14 @@ def test_gptq_loses_less_by_each_expert_s_own_tokens(source, tmp_path):
         for expert in range(site.count):
             weight, hessian = read_part(stack, expert), hessians.read(site.weight, expert)
             weight = np.ascontiguousarray(weight.T) if site.transposed else weight
-            ways = [
-                quantize_matrix(weight, g, experts_choice(site, Scheme(4)), "gptq", np.float16)[0]
+            candidates = [
+                quantize_matrix(weight, g, experts_config(site, Scheme(4)), "gptq", np.float16)[0]
                 for g in (hessian, None)
             ]
-            lost += [loss(way, weight, Hessian(np.eye(site.inputs) if hessian is None else hessian)) for way in ways]
+            lost += [
+                loss(candidate, weight, Hessian(np.eye(site.inputs) if hessian is None else hessian))
+                for candidate in candidates
+            ]
         assert lost[0] < 0.97 * lost[1]
 
 
@@ -176,4 +179,4 @@ def test_a_budget_stores_both_stacks_of_a_layer_alike(make_family, tmp_path):
 @pytest.mark.parametrize(("asked", "divisor", "given"), [(32, 96, 32), (128, 96, 32), (64, 2880, 64), (32, 48, 16)])
 def test_groups_divide_the_inputs_of_experts(make_family, asked, divisor, given):
     site = replace(next(find_experts(prefill(make_family("mixtral")))).sites[0], divisor=divisor)
-    assert experts_choice(site, Scheme(4, asked)).scheme.group_size == given
+    assert experts_config(site, Scheme(4, asked)).scheme.group_size == given

@@ -37,7 +37,7 @@ RECIPES: dict[str, Any] = {
     "int8": make_recipe(storage=Storage(bits=8)),
     "budget": make_recipe(budget=8.5),
 }
-EVERYTHING = make_recipe(method="gptq", storage=Storage(bits=4, outliers=32))
+EVERYTHING = make_recipe(method="gptq", storage=Storage(bits=4, residual_channels=32))
 
 
 def log_probabilities(folder):
@@ -96,7 +96,7 @@ def test_what_is_recognised(name, make_family):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_everything_at_once_runs(name, make_family, tmp_path):
-    """GPTQ with permutations, folding, polish and outliers."""
+    """GPTQ with permutations, smoothing, polish and outliers."""
     source = make_family(name)
     quantize(source, tmp_path / "q", EVERYTHING, text=TEXT)
     scores = evaluate(Model(open_bundle(tmp_path / "q")), Model(open_bundle(source)), TEXT.held_out)

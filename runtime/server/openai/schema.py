@@ -6,7 +6,7 @@ import types
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from ...host.packages import own_version
-from . import protocol as chat_fields
+from . import parse as chat_fields
 from .protocol import ChatFields, CompletionFields, DetokenizeFields, TokenizeFields
 from .responses import protocol as response_fields
 from .responses.protocol import ResponseFields

@@ -1,4 +1,4 @@
-"""`--outliers auto`: a share of the bytes for second codes, spent where they help."""
+"""`--residual-channels auto`: a share of the bytes for second codes, spent where they help."""
 
 from dataclasses import replace
 
@@ -15,8 +15,8 @@ from runtime.bundle.bundle import open_bundle
 
 CHUNKS = np.random.default_rng(3).integers(3, 320, (6, 48))
 TEXT = split("random", CHUNKS)
-AUTO = make_recipe(storage=Storage(bits=4, group_size=16, outliers="auto"))
-NONE = replace(AUTO, outlier_share=None)
+AUTO = make_recipe(storage=Storage(bits=4, group_size=16, residual_channels="auto"))
+NONE = replace(AUTO, residual_share=None)
 LOUD = "model.layers.0.mlp.down_proj.weight"
 
 
@@ -41,7 +41,7 @@ def outliers(result):
 
 
 def test_the_matrix_with_loud_inputs_gets_them(loud, tmp_path):
-    result = quantize(loud, tmp_path / "q", replace(AUTO, outlier_share=0.02), text=TEXT)
+    result = quantize(loud, tmp_path / "q", replace(AUTO, residual_share=0.02), text=TEXT)
     assert {name: count for name, count in outliers(result).items() if count} == {LOUD: 16}
 
 
@@ -51,11 +51,11 @@ def test_the_share_is_kept_and_helps(loud, tmp_path):
         size = quantize(loud, tmp_path / name, recipe, text=TEXT).manifest.files["weights.bin"].size
         kl = evaluate(Model(open_bundle(tmp_path / name)), Model(open_bundle(loud)), CHUNKS[:2]).kl
         found[name] = size, kl
-    assert 1.01 < found["auto"][0] / found["none"][0] <= 1 + AUTO.outlier_share
+    assert 1.01 < found["auto"][0] / found["none"][0] <= 1 + AUTO.residual_share
     assert found["auto"][1] < 0.8 * found["none"][1]
 
 
-@pytest.mark.parametrize("recipe", [AUTO, replace(AUTO, outlier_share=0.1), replace(NONE, budget=9.0)])
+@pytest.mark.parametrize("recipe", [AUTO, replace(AUTO, residual_share=0.1), replace(NONE, budget=9.0)])
 def test_a_run_that_was_stopped_goes_on(recipe, loud, tmp_path):
     """Another share, or a budget, needs no other measurements."""
     doing, work = [], tmp_path / "work"
@@ -74,7 +74,7 @@ def test_a_run_that_was_stopped_goes_on(recipe, loud, tmp_path):
 
 def test_eight_bits_get_none_and_nothing_is_measured(tiny_bundle, tmp_path):
     doing = []
-    recipe = make_recipe(storage=Storage(bits=8, outliers="auto"))
+    recipe = make_recipe(storage=Storage(bits=8, residual_channels="auto"))
     result = quantize(tiny_bundle, tmp_path / "q", recipe, text=TEXT, progress=lambda *step: doing.append(step[0]))
     assert not any(outliers(result).values())
     assert not any(step.startswith("measuring") for step in doing)
@@ -82,14 +82,14 @@ def test_eight_bits_get_none_and_nothing_is_measured(tiny_bundle, tmp_path):
 
 def test_wide_groups(make_checkpoint, make_bundle, tmp_path):
     bundle = make_bundle(make_checkpoint(intermediate_size=300))
-    recipe = make_recipe(storage=Storage(bits=4, group_size=128, outliers="auto"))
-    result = quantize(bundle, tmp_path / "q", replace(recipe, outlier_share=0.2), text=TEXT)
+    recipe = make_recipe(storage=Storage(bits=4, group_size=128, residual_channels="auto"))
+    result = quantize(bundle, tmp_path / "q", replace(recipe, residual_share=0.2), text=TEXT)
     assert set(outliers(result).values()) == {0, 128}
 
 
 def test_an_untied_embedding_gets_none(make_checkpoint, make_bundle, tmp_path):
     bundle = make_bundle(make_checkpoint(tie_word_embeddings=False))
-    recipe = make_recipe(storage=Storage(bits=4, table_bits=4, outliers="auto"))
-    result = quantize(bundle, tmp_path / "q", replace(recipe, outlier_share=1.0), text=TEXT)
+    recipe = make_recipe(storage=Storage(bits=4, embedding_bits=4, residual_channels="auto"))
+    result = quantize(bundle, tmp_path / "q", replace(recipe, residual_share=1.0), text=TEXT)
     found = outliers(result)
     assert (found["model.embed_tokens.weight"], found["lm_head.weight"]) == (0, 32)

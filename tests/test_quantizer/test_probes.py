@@ -16,7 +16,7 @@ def test_a_model_agrees_with_itself(tiny_bundle):
 
 
 def test_a_quantized_model_is_told_apart(tiny_bundle, tmp_path):
-    quantize(tiny_bundle, tmp_path / "q", make_recipe(storage=Storage(bits=4, table_bits=4)))
+    quantize(tiny_bundle, tmp_path / "q", make_recipe(storage=Storage(bits=4, embedding_bits=4)))
     found = compare_probes(tmp_path / "q", tiny_bundle, [], silent)
     assert any(ability.margin != 0 for ability in found)
     assert all(0 <= ability.agreement <= 1 for ability in found)

@@ -1,4 +1,4 @@
-"""Outlier inputs: a second code where it helps most, in the graph as in numpy."""
+"""Residual-coded channels: a second code where it helps most, in the graph as in numpy."""
 
 import numpy as np
 import pytest
@@ -17,8 +17,8 @@ def layer(inputs, outputs=40, loud=(3, 17)):
     return rng.standard_normal((outputs, inputs)).astype(np.float32), (x.T @ x / 500).astype(np.float32)
 
 
-def error(weight, hessian, choice):
-    matrix, index = quantize_matrix(weight, hessian, choice, "gptq", np.float16)
+def error(weight, hessian, config):
+    matrix, index = quantize_matrix(weight, hessian, config, "gptq", np.float16)
     difference = weight - effective(matrix, index)
     return np.vdot(difference @ hessian, difference)
 
@@ -49,7 +49,7 @@ def test_effective_weights_add_both_codes():
     assert np.array_equal(effective(matrix, np.arange(32, 48)), expected)
 
 
-def test_outliers_fill_groups():
+def test_residual_channels_fill_groups():
     with pytest.raises(ValueError, match="multiple of the group size"):
         QuantConfig(Scheme(4, 32), 40)
 
