@@ -14,6 +14,7 @@ if _TYPE_CHECKING:
     from .chat.formats.format import ToolCall
     from .chat.function_schema import function_schema
     from .chat.options import ChatOptions
+    from .embedder import Embedder
     from .engine.engine import EngineStats
     from .engine.generation import OutputDelta
     from .engine.handle import RequestHandle
@@ -42,6 +43,7 @@ if _TYPE_CHECKING:
     from .llm import LLM
     from .options import EngineOptions, SamplingParams
     from .outputs import Completion, Score
+    from .reranker import RankedDocument, Reranker
     from .sampling.grammar import StructuredOutput
 
 __all__ = [
@@ -54,6 +56,7 @@ __all__ = [
     "Completion",
     "DeviceLostError",
     "DeviceMemoryError",
+    "Embedder",
     "EngineClosedError",
     "EngineOptions",
     "EngineStats",
@@ -69,8 +72,10 @@ __all__ = [
     "ProviderError",
     "QuantizationError",
     "QueueFullError",
+    "RankedDocument",
     "RequestError",
     "RequestHandle",
+    "Reranker",
     "SamplingParams",
     "Score",
     "StructuredOutput",
@@ -87,12 +92,14 @@ _MODULES = {
     ".chat.formats.format": "ToolCall",
     ".chat.function_schema": "function_schema",
     ".chat.options": "ChatOptions",
+    ".embedder": "Embedder",
     ".engine.engine": "EngineStats",
     ".engine.generation": "OutputDelta",
     ".engine.handle": "RequestHandle",
     ".llm": "LLM",
     ".options": "EngineOptions SamplingParams",
     ".outputs": "Completion Score",
+    ".reranker": "RankedDocument Reranker",
     ".sampling.grammar": "StructuredOutput",
 }
 _HOMES = {name: module for module, names in _MODULES.items() for name in names.split()}

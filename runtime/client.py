@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from .bundle.bundle import open_bundle
+from .bundle.sequence_task import require_generation
 from .chat.options import ChatOptions
 from .chat_reader import ChatReader
 from .engine.generation import RequestState
@@ -69,6 +70,7 @@ class Model:
         if executor is None and opening is None:
             opening = Opening(path, provider, options)
         self.bundle = opening.bundle if opening else open_bundle(path)
+        require_generation(self.bundle, "generating or chatting")
         self.options = options
         manifest = self.bundle.manifest
         self._defaults = generation_config(self.bundle)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from .bundle import json_codec
 from .bundle.bundle import Bundle, open_bundle
+from .bundle.sequence_task import require_generation
 from .errors import BundleError, OptionError
 from .host.memory import available_memory
 from .options import EngineOptions
@@ -40,6 +41,7 @@ class Opening:
 
     def __init__(self, path: str | Path, provider: str, options: EngineOptions) -> None:
         self.bundle = open_bundle(path)
+        require_generation(self.bundle, "generating or chatting")
         pool = ThreadPoolExecutor(1, "onnxlm-load")
         self._executor = pool.submit(load_executor, self.bundle, provider, options)
         pool.shutdown(wait=False)

@@ -12,6 +12,7 @@ from .source import bundle_of, name_of
 
 if TYPE_CHECKING:
     from ..client import Model
+    from ..encoder.model import Encoder
     from ..options import EngineOptions
     from ..server.listener import Listener
     from ..server.options import ServerOptions
@@ -76,6 +77,7 @@ def serve(bundles: tuple[str, ...], log_format: str, **options: Any) -> None:
 
     \b
     /v1/chat/completions /v1/responses /v1/completions /v1/models
+    /v1/embeddings /rerank /score /classify, of bundles exported with --task embed or score
     /tokenize /detokenize /health /ready /version /metrics /openapi.json
     and a page to chat at /
 
@@ -86,6 +88,7 @@ def serve(bundles: tuple[str, ...], log_format: str, **options: Any) -> None:
       onnxlm serve SmolLM2-135M-Instruct.gguf
       onnxlm serve smol-int4
       onnxlm serve smol-int4 --host 0.0.0.0 --api-key-file keys.txt --max-concurrency 8 --kv-memory 2GiB
+      onnxlm serve smol-int4 embedder reranker
       onnxlm serve small=smol-int4 large=qwen-int4 --port 8080 --log-format json
     """
     from ..chat.sandbox import start_early
@@ -99,10 +102,10 @@ def serve(bundles: tuple[str, ...], log_format: str, **options: Any) -> None:
         server_options = _server_options(options, loopback=listener.loopback)
         start_early()  # while the models are loaded
         engine_options = _engine_options(options, names)
-        with _models(names, options["provider"], engine_options, templates) as models:
+        with _models(names, options["provider"], engine_options, templates) as (models, encoders):
             from ..server.app import create_app
 
-            app = create_app(models, server_options)
+            app = create_app(models, server_options, encoders)
             if options["metrics_port"] is not None:
                 app.state.service.metrics.listen(options["host"], options["metrics_port"])
             process.run_server(app, listener)
@@ -225,12 +228,22 @@ def _process() -> Any:
 @contextmanager
 def _models(
     names: dict[str, Path], provider: str, options: "EngineOptions", templates: dict[str, Path]
-) -> Iterator[dict[str, "Model"]]:
+) -> Iterator[tuple[dict[str, "Model"], dict[str, "Encoder"]]]:
+    """Models that generate, and those that read whole texts."""
+    from ..bundle.bundle import open_bundle
     from ..client import Model
+    from ..encoder.model import Encoder
 
     with ExitStack() as stack:
-        models = {}
+        models, encoders = {}, {}
         for name, path in names.items():
-            models[name] = Model(path, provider, options, chat_template=templates.get(name))
-            stack.callback(models[name].close)
-        yield models
+            task = open_bundle(path).manifest.task
+            if task is None:
+                models[name] = Model(path, provider, options, chat_template=templates.get(name))
+                stack.callback(models[name].close)
+                continue
+            if templates.get(name):
+                raise OptionError(f"--chat-template: {name} does not chat. Name the models that do: NAME=FILE.")
+            encoders[name] = Encoder(path, task.kind, provider, options)
+            stack.callback(encoders[name].close)
+        yield models, encoders
