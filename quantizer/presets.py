@@ -61,7 +61,7 @@ def make_recipe(
     method: str | None = None,
     budget: float | None = None,
     storage: Storage = Storage(),
-    target: str | CostTable | None = None,
+    costs: str | CostTable | None = None,
     time: float | None = None,
     **others: Any,
 ) -> Recipe:
@@ -86,8 +86,8 @@ def make_recipe(
         raise QuantizationError(f"preset {preset!r} uses the method {base.method!r}: leave out one of the two.")
     if storage.given and (budget or base.budget):
         raise QuantizationError("a budget chooses bits, groups and residual channels itself: leave those options out.")
-    if target is not None or time is not None:
-        base = replace(base, time=_time_budget(preset, base, budget, target, time), budget=None)
+    if costs is not None or time is not None:
+        base = replace(base, time=_time_budget(preset, base, budget, costs, time), budget=None)
     try:
         chosen = {key: value for key, value in {"budget": budget, **others}.items() if value is not None}
         if chosen.get("calibration", "self") != "self":
@@ -121,21 +121,19 @@ def require_effect(given: Mapping[str, Any], recipe: Recipe, *, gate: bool) -> N
 
 
 def _time_budget(
-    preset: str | None, base: Recipe, budget: float | None, target: str | CostTable | None, time: float | None
+    preset: str | None, base: Recipe, budget: float | None, costs: str | CostTable | None, time: float | None
 ) -> TimeBudget:
     """What `--for` and `--time` mean."""
     if budget is not None:
         raise QuantizationError("budget counts bytes, and time what a decode step takes: leave out one of the two.")
-    if target is None:
-        raise QuantizationError(
-            f"time: on which target? Name it: --for {'|'.join([*TARGETS, THIS_MACHINE])}, or a file."
-        )
+    if costs is None:
+        raise QuantizationError(f"time: on which target? --for {'|'.join([*TARGETS, THIS_MACHINE])}, or a file.")
     if base.budget is None:
         raise QuantizationError("for: nothing is chosen by cost here. Use it with --time, or a preset but fast.")
+    table = costs if isinstance(costs, CostTable) else read_costs(costs)
     ratio = time if time is not None else PRESET_TIMES[preset or "balanced"]
-    costs = target if isinstance(target, CostTable) else None if target in TARGETS else read_costs(target)
     try:
-        return TimeBudget(ratio, costs.target if costs else str(target), costs)
+        return TimeBudget(ratio, table.target, None if costs in TARGETS else table)
     except ValueError as error:
         raise QuantizationError(f"{error}.") from error
 

@@ -3,6 +3,7 @@
 import platform
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import pairwise, product
 from pathlib import Path
@@ -19,10 +20,7 @@ from ..progress import Progress
 from ..storage.scheme import BITS, GROUP_SIZES
 from .table import THIS_MACHINE, CostTable, KernelCost
 
-SHAPES = ((576, 576), (2048, 2048), (6144, 2048))  # rows and inputs
-_FOOTPRINT = 96 << 20  # bytes that the products of one run read together: more than second caches hold
-_SECONDS, _ROUNDS = 0.1, 5  # for each kernel and shape, after one run that does not count
-_EXTRA = float("inf")
+_COUNTED = 64  # products of one run that tells what repeated channels add
 _REPEATED = 64  # channels
 _MICROSOFT = "com.microsoft"
 Arrays = dict[str, npt.NDArray[Any]]
@@ -30,40 +28,54 @@ Point = tuple[int, float]  # weights, and nanoseconds of one call
 Node = Callable[[ir.Graph, ir.Value, int, int, int], ir.Node]
 
 
-def measure_kernels(
-    progress: Progress, threads: int | None = None, seconds: float = _SECONDS, rounds: int = _ROUNDS
-) -> CostTable:
+@dataclass(frozen=True)
+class Effort:
+    """How thoroughly kernels are measured.
+
+    Attributes:
+        seconds: that each kernel runs in each shape and round, after one run that does not count.
+        rounds: in which all kernels take turns: a machine that is busy for a while then does not decide their figures.
+        footprint: bytes that the products of one run read together; more than second caches hold.
+        shapes: rows and inputs.
+    """
+
+    seconds: float = 0.1
+    rounds: int = 5
+    footprint: int = 96 << 20
+    shapes: tuple[tuple[int, int], ...] = ((576, 576), (2048, 2048), (6144, 2048))
+
+
+def measure_kernels(progress: Progress, threads: int | None = None, effort: Effort = Effort()) -> CostTable:
     """The costs of this machine's CPU kernels: the least times of several rounds, in which all kernels take turns.
 
     Args:
         progress: is told of each round and kernel.
         threads: by default, the cores that may be used.
-        seconds: that each kernel runs in each shape and round.
-        rounds: a machine that is busy for a while then does not decide a kernel's figures.
+        effort: how thoroughly.
     """
     threads = threads or usable_cores()
     kinds = [(32, 0), *((bits, size) for bits in BITS for size in GROUP_SIZES)]
     points: dict[tuple[int, int], list[Point]] = {}
-    extras = [_EXTRA] * 3
-    for done, (_, (bits, size)) in enumerate(product(range(rounds), kinds)):
-        progress(f"measuring {bits} bits g{size}", done, rounds * len(kinds))
-        now = [_measured(bits, size, shape, threads, seconds) for shape in SHAPES]
+    extras = [float("inf")] * 4
+    for done, (_, (bits, size)) in enumerate(product(range(effort.rounds), kinds)):
+        progress(f"measuring {bits} bits g{size}", done, effort.rounds * len(kinds))
+        now = [_measured(bits, size, shape, threads, effort) for shape in effort.shapes]
         points[bits, size] = [min(pair) for pair in zip(now, points.get((bits, size), now), strict=True)]
         if (bits, size) == kinds[0]:
-            new = [_repeat(threads, seconds), _gather(4, threads, seconds), _gather(8, threads, seconds)]
+            new = [*_repeat(threads, effort.seconds), *(_gather(width, threads, effort.seconds) for width in BITS)]
             extras = [min(pair) for pair in zip(extras, new, strict=True)]
     kernels = [
         KernelCost("MatMulNBits" if size else "MatMul", bits, size, *fit(found), _bytes_read(bits, size))
         for (bits, size), found in points.items()
     ]
-    kernels.append(KernelCost("Repeat", 0, 0, 0.0, extras[0], 0.0))
+    kernels.append(KernelCost("Repeat", 0, 0, 0.0, max(extras[1] - extras[0], 0.0), 0.0))
     kernels += [
-        KernelCost("GatherBlockQuantized", bits, 32, 0.0, ns, 0.0) for bits, ns in zip(BITS, extras[1:], strict=True)
+        KernelCost("GatherBlockQuantized", bits, 32, 0.0, ns, 0.0) for bits, ns in zip(BITS, extras[2:], strict=True)
     ]
     return CostTable(
         THIS_MACHINE, "measured", processor_name(), str(onnxruntime().__version__),
         datetime.now(UTC).date().isoformat(), threads,
-        f"least time of runs over {_FOOTPRINT >> 20} MiB of weights, one row, accuracy level 4, zero points at 4 bits",
+        f"least time of runs over {effort.footprint >> 20} MiB, one row, accuracy level 4, 4 bits with zero points",
         tuple(kernels),
     )  # fmt: skip
 
@@ -88,36 +100,39 @@ def _bytes_read(bits: int, size: int) -> float:
     return 4.0 if not size else bits / 8 + 8 / size
 
 
-def _measured(bits: int, size: int, shape: tuple[int, int], threads: int, seconds: float) -> Point:
+def _measured(bits: int, size: int, shape: tuple[int, int], threads: int, effort: Effort) -> Point:
     """Of packed products; of floats where `size` is 0."""
     rows, inputs = shape
     weights = rows * -(-inputs // max(size, 1)) * max(size, 1)
-    count = max(2, int(_FOOTPRINT / (weights * _bytes_read(bits, size))))
+    count = max(2, int(effort.footprint / (weights * _bytes_read(bits, size))))
     graph, x = _graph(inputs)
     for number in range(count):
         _append(
             graph, _float_product(graph, x, rows, number) if not size else _product(graph, x, rows, bits, size, number)
         )
-    return weights, _least_time(graph, inputs, threads, seconds) / count
+    return weights, _least_time(graph, inputs, threads, effort.seconds) / count
 
 
-def _repeat(threads: int, seconds: float, inputs: int = 2048, count: int = 64) -> float:
-    """Nanoseconds of the Gather and Concat in front of a product, by pairs of graphs that differ in nothing else."""
+def _repeat(
+    threads: int, seconds: float, inputs: int = 576, rows: int = 1536, count: int = _COUNTED
+) -> tuple[float, float]:
+    """Nanoseconds of a product over repeated inputs as they come, and with the Gather and Concat that repeat them."""
     times = []
-    for wanted in (False, True):
-        graph, x = _graph(inputs)
+    for joined in (False, True):
+        graph, x = _graph(inputs if joined else inputs + _REPEATED)
         index = _initializer(graph, ir.tensor(list(range(_REPEATED)), ir.DataType.INT64, name="index"))
         for number in range(count):
-            wide = x
-            if wanted:
-                picked = ir.node("Gather", [x, index], {"axis": -1})
-                joined = ir.node("Concat", [x, picked.outputs[0]], {"axis": -1})
-                graph.extend([picked, joined])
-                wide = joined.outputs[0]
-            _append(graph, _product(graph, wide, 64, 4, 32, number, inputs + _REPEATED * wanted))
-        times.append(_least_time(graph, inputs, threads, seconds) / count)
-    less, more = times
-    return max(more - less, 0.0)
+            wide = _repeated(graph, x, index) if joined else x
+            _append(graph, _product(graph, wide, rows, 4, 32, number, inputs + _REPEATED))
+        times.append(_least_time(graph, _inputs(x), threads, seconds) / count)
+    return times[0], times[1]
+
+
+def _repeated(graph: ir.Graph, x: ir.Value, index: ir.Value) -> ir.Value:
+    picked = ir.node("Gather", [x, index], {"axis": -1})
+    wide = ir.node("Concat", [x, picked.outputs[0]], {"axis": -1})
+    graph.extend([picked, wide])
+    return wide.outputs[0]
 
 
 def _gather(bits: int, threads: int, seconds: float, rows: int = 32768, inputs: int = 1024) -> float:
