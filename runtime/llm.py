@@ -29,6 +29,7 @@ class LLM:
         options: how the engine uses the machine.
         executor: computes steps in place of the bundle's graphs, for embedders.
         chat_template: a file with a template in place of the bundle's own.
+        lora: folders of LoRA adapters by name; a request has one by `adapter="name"` among its parameters.
 
     Raises:
         BundleError: the folder is not a usable bundle.
@@ -47,9 +48,10 @@ class LLM:
         *,
         executor: ModelRunner | None = None,
         chat_template: str | Path | None = None,
+        lora: Mapping[str, str | Path] | None = None,
     ) -> None:
         template = None if chat_template is None else Path(chat_template)
-        self.model = Model(path, provider, options or EngineOptions(), executor, chat_template=template)
+        self.model = Model(path, provider, options or EngineOptions(), executor, chat_template=template, lora=lora)
 
     def __repr__(self) -> str:
         return f"LLM({self.model.describe()})"

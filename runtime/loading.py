@@ -1,8 +1,9 @@
 """Loading a bundle: which executor, how much memory for keys and values, and an engine over both."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+from .adapters.fitting import FittedAdapter
 from .bundle import json_codec
 from .bundle.bundle import Bundle
 from .cache.blocks import BlockPool
@@ -24,7 +25,9 @@ _KV_SHARE = 0.5  # of the free memory, for keys and values where nothing else is
 _GENERATION_CONFIG = "generation_config.json"
 
 
-def load_executor(bundle: Bundle, provider: str, options: EngineOptions) -> OnnxExecutor:
+def load_executor(
+    bundle: Bundle, provider: str, options: EngineOptions, adapters: Sequence[FittedAdapter] = ()
+) -> OnnxExecutor:
     """The executor over a bundle's own graphs, or over weights that were prepared for this processor.
 
     Raises:
@@ -42,6 +45,7 @@ def load_executor(bundle: Bundle, provider: str, options: EngineOptions) -> Onnx
         context=options.context,
         threads=options.threads,
         kv_memory=options.kv_memory,
+        adapters=adapters,
     )
 
 

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from ..llm import LLM
     from ..options import SamplingParams
 
+_ADAPTER = "adapter"  # the name of the only one
 _INTERRUPTED = 130  # what shells report for a program that Ctrl-C ended
 
 
@@ -30,6 +31,11 @@ _INTERRUPTED = 130  # what shells report for a program that Ctrl-C ended
     default=0,
     type=click.IntRange(0),
     help="Draft so many tokens from the text: for copying and editing.",
+)
+@click.option(
+    "--lora",
+    type=click.Path(path_type=Path),
+    help="A LoRA adapter to answer with; MODEL is a bundle of `onnxlm export BUNDLE --lora-inputs`.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the answer as JSON when it is complete.")
 @click.option("--stats", is_flag=True, help="Print tokens per second to stderr.")
@@ -121,13 +127,16 @@ def _text(prompt: str) -> str:
 
 
 def _load(
-    bundle: Path, rows: int, provider: str, context: int | None, threads: int | None, speculation: int, **_: Any
-) -> "LLM":
+    bundle: Path, rows: int, provider: str, context: int | None, threads: int | None, speculation: int,
+    lora: Path | None = None, **_: Any,
+) -> "LLM":  # fmt: skip
     from ..llm import LLM
     from ..options import EngineOptions
 
     options = EngineOptions(max_concurrency=rows, context=context, threads=threads, speculation=speculation)
-    return LLM(bundle, provider, options)
+    llm = LLM(bundle, provider, options, lora={_ADAPTER: lora} if lora else None)
+    llm.model.default_adapter = _ADAPTER if lora else None
+    return llm
 
 
 def _chat(llm: "LLM", params: "SamplingParams", system: str | None, stats: bool) -> None:

@@ -94,6 +94,13 @@ def batch_prefill_of(executor: ModelRunner) -> BatchPrefill | None:
     return cast(BatchPrefill, executor) if getattr(executor, "can_batch_prefill", False) else None
 
 
+def select_adapters(executor: ModelRunner, rows: Sequence[int]) -> None:
+    """Tell an executor that has adapters which one each row of the next steps has; 0: none."""
+    select = getattr(executor, "select_adapters", None)
+    if select is not None:
+        select(rows)
+
+
 class KeepsStates(Protocol):
     """What an executor has besides where layers keep states: they have seen every token and cannot go back.
 
