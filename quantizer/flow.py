@@ -16,7 +16,7 @@ from .evaluation.quality import measure_quality
 from .evaluation.sequences import SAMPLES, measure_sequences
 from .gate import Gate
 from .graph.experts import find_experts
-from .graph.graphs import WEIGHTS_NAME, Graphs, load_graphs, prefill_graph
+from .graph.graphs import Graphs, load_graphs, prefill_graph
 from .graph.quantizable import QuantizableWeight, find_quantizable_weights, merge_quantizable_weights
 from .kv_cache.quantize import bits_of, store_cache
 from .plan import Plan
@@ -25,8 +25,10 @@ from .preparation import prepare
 from .progress import Progress, silent
 from .recipe import Recipe
 from .selection import select_weights
+from .storage.bundle_files import copy_other_files, translated
 from .storage.resume import ResumeCache
-from .storage.writer import Outcome, copy_other_files, translated, write_graphs
+from .storage.weights_file import WEIGHTS_NAME
+from .writer import Outcome, write_graphs
 
 _LOGGER = logging.getLogger("onnxlm.quantizer")
 

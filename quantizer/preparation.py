@@ -22,7 +22,7 @@ from .storage.matrix import Floats
 from .transforms.discover import find_structure
 
 _LOGGER = logging.getLogger("onnxlm.quantizer")
-_AT_ONCE = 2  # matrices that are tried beside the run of the model
+_AT_ONCE = 2  # matrices quantized side by side; each holds a Hessian, its factor and copies of the weights
 
 
 def prepare(

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from ..parallel import one_blas_thread, parallel_map
 
-_DAMPING = 0.01
+_DAMPING = 0.01  # as in the GPTQ paper; 0.001 to 0.05 made no difference on SmolLM2-135M
 _BLOCK = 512  # columns of a factor computed at a time
 _STRIP = 1024  # rows of them that a thread computes
 Doubles = npt.NDArray[np.float64]

@@ -11,9 +11,9 @@ the weights as they are by then, and it is the grid that is stored.
 
 import numpy as np
 
-from ..recipe import Scheme
 from ..storage.matrix import Floats, QuantizedMatrix
 from ..storage.scales import Stored
+from ..storage.scheme import Scheme
 from .grid import Grid
 from .grid_search import round_to_grid, search_group, search_matrix
 from .hessian import Hessian, InputStatistics

@@ -6,10 +6,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ..recipe import Scheme
 from ..scratch import scratch
 from ..storage.matrix import Floats, QuantizedMatrix
 from ..storage.scales import Steps, Stored
+from ..storage.scheme import Scheme
 
 _BLOCK = 128  # inputs, or a whole group: beyond, products gain little, and what is inside a block is no product
 _MULTIPLE = 64  # of rows: so filled up, OpenBLAS sums a row in the same order whichever rows are beside it

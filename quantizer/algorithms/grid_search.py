@@ -9,10 +9,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ..recipe import Scheme
 from ..scratch import scratch
 from ..storage.matrix import Floats, QuantizedMatrix
 from ..storage.scales import Stored, round_scales, rows_of
+from ..storage.scheme import Scheme
 from .grid import Grid
 from .hessian import InputStatistics
 

@@ -22,7 +22,7 @@ CHUNK = 512
 _HELD_OUT = 4  # chunks that the result is measured on
 _LEAST = 64  # tokens that are taken at all
 _FEW = 2048  # tokens below which a Hessian says little
-_MOST_ROWS = 32  # sampled at a time; 18 rows are 1.8 times as fast as 8, 36 rows 2.1 times
+_MOST_ROWS = 32  # sampled at a time: on SmolLM2-135M, 18 rows are 1.8 times as fast as 8, 36 rows 2.1 times
 _KV_BYTES = 1 << 29  # that these may take
 
 

@@ -13,7 +13,7 @@ from runtime.cli.interrupt import stopping_promptly
 from runtime.cli.progress import progress as show_progress
 from runtime.errors import QuantizationError
 
-from ..algorithms.methods import METHODS
+from ..algorithms.registry import METHODS, explain_methods
 
 if TYPE_CHECKING:
     from ..flow import Result
@@ -57,7 +57,7 @@ def _count_or_auto(_context: click.Context, _option: click.Parameter, text: str 
     callback=_count_or_auto,
     help="Inputs of each matrix that get a second code; auto: as many as pay, for at most 3 % of the bytes.",
 )
-@click.option("--method", type=click.Choice(list(METHODS)), help="How codes are chosen.")
+@click.option("--method", type=click.Choice(list(METHODS)), help=f"How codes are chosen. {explain_methods()}")
 @click.option("--budget", type=float, metavar="BITS", help="Bits per weight over all parameters, spent by sensitivity.")
 @click.option("--kv", type=click.Choice(["int8", "int4"]), help="Store keys and values in 8 or 4 bits, too.")
 @click.option("--calibration", metavar="self|FILE", help="Text: .txt, .jsonl, or .npy of token ids.  [default: self]")

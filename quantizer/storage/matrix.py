@@ -6,11 +6,13 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from ..recipe import Scheme
 from .scales import Steps
+from .scheme import Scheme
 
 Codes = npt.NDArray[np.uint8]
 Floats = npt.NDArray[np.float32]
+Index = npt.NDArray[np.int64]
+NO_RESIDUALS: Index = np.zeros(0, np.int64)
 
 
 @dataclass(frozen=True)
@@ -66,6 +68,15 @@ def join(matrices: Sequence[QuantizedMatrix], axis: int = 0) -> QuantizedMatrix:
         np.concatenate(zeros, axis=axis) if zeros else None,
         Steps(np.concatenate([s.values for s in steps]), steps[0].signed) if steps else None,
     )
+
+
+def effective(matrix: QuantizedMatrix, index: Index) -> Floats:
+    """The weights `[N, inputs]` that an extended matrix multiplies by."""
+    wide = matrix.dequantize()
+    inputs = wide.shape[1] - len(index)
+    weights = np.ascontiguousarray(wide[:, :inputs])
+    np.add.at(weights.T, index, wide[:, inputs:].T)
+    return weights
 
 
 def _spread(per_group: npt.NDArray[np.generic], size: int, inputs: int) -> Floats:

@@ -5,9 +5,12 @@ what it did before. Permutations, smoothing and the off-grid benchmark are all o
 """
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+
+from runtime.errors import QuantizationError
 
 from ..storage.matrix import Floats
 
@@ -96,3 +99,24 @@ class EquivalentTransforms:
 
     def __contains__(self, name: str) -> bool:
         return name in self._outputs or name in self._inputs
+
+
+def not_finite(name: str) -> QuantizationError:
+    """What to raise where the weights of `name` are not all numbers."""
+    return QuantizationError(
+        f"{name}: holds NaN or infinite weights; the source checkpoint is broken. Export a sound one."
+    )
+
+
+def rearranged(
+    name: str, array: npt.NDArray[Any], changes: EquivalentTransforms, *, transposed: bool
+) -> npt.NDArray[Any]:
+    """A float tensor as `changes` make it; `transposed` says that a matrix lies in the file as `[K, N]`."""
+    if array.dtype.kind == "f" and np.isnan(array).any():
+        raise not_finite(name)
+    if name not in changes:
+        return array
+    if array.ndim == 1:
+        return changes.vector(name, array.astype(np.float32)).astype(array.dtype)
+    changed = changes.matrix(name, (array.T if transposed else array).astype(np.float32))
+    return (changed.T if transposed else changed).astype(array.dtype)

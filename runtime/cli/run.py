@@ -37,6 +37,7 @@ _INTERRUPTED = 130  # what shells report for a program that Ctrl-C ended
     type=click.Path(path_type=Path),
     help="A LoRA adapter to answer with; MODEL is a bundle of `onnxlm export BUNDLE --lora-inputs`.",
 )
+@click.option("--no-prepare", is_flag=True, help="Pack no weights in the background for the next start.")
 @click.option("--json", "as_json", is_flag=True, help="Print the answer as JSON when it is complete.")
 @click.option("--stats", is_flag=True, help="Print tokens per second to stderr.")
 @click.option("--verify", is_flag=True, help="Compare the hash of every file with the manifest first.")
@@ -127,13 +128,22 @@ def _text(prompt: str) -> str:
 
 
 def _load(
-    bundle: Path, rows: int, provider: str, context: int | None, threads: int | None, speculation: int,
-    lora: Path | None = None, **_: Any,
-) -> "LLM":  # fmt: skip
+    bundle: Path,
+    rows: int,
+    provider: str,
+    context: int | None,
+    threads: int | None,
+    speculation: int,
+    no_prepare: bool,
+    lora: Path | None = None,
+    **_: Any,
+) -> "LLM":
     from ..llm import LLM
     from ..options import EngineOptions
 
-    options = EngineOptions(max_concurrency=rows, context=context, threads=threads, speculation=speculation)
+    options = EngineOptions(
+        max_concurrency=rows, context=context, threads=threads, speculation=speculation, prepare=not no_prepare
+    )
     llm = LLM(bundle, provider, options, lora={_ADAPTER: lora} if lora else None)
     llm.model.default_adapter = _ADAPTER if lora else None
     return llm

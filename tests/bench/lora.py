@@ -1,7 +1,7 @@
 """What LoRA adapters at run time cost: a decode step and a prefill with and without them, interleaved, as ratios.
 
-`python tests/bench/lora.py BUNDLE [--rank 16] [--rows 1,8] [--prompt 128] [--rounds 7]`: BUNDLE is any bundle for the CPU
-that `onnxlm export BUNDLE --lora-inputs` takes. Compared are the bundle itself, the one with inputs and no adapter in use,
+`python tests/bench/lora.py BUNDLE [--rank 16] [--rows 1,8] [--prompt 128] [--rounds 7]`: BUNDLE is any bundle for the
+CPU that `onnxlm export BUNDLE --lora-inputs` takes. Compared are the bundle itself, the one with inputs and no adapter,
 one adapter in all rows, and four in turn; the adapters are random, on all linear layers.
 """
 
