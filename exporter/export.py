@@ -18,6 +18,7 @@ from .graph import build_graph, build_sequence_graph
 from .manifest import token_warnings
 from .options import ExportOptions
 from .retarget import is_bundle, retarget
+from .sequence.tokenizer import with_end_token
 from .verify.choice import Method, VerificationPlan, plan_verification
 from .verify.references import reference_of
 from .verify.verify import verify_graphs
@@ -93,6 +94,8 @@ def export(
     if options.lora_inputs:
         raise OptionError("lora_inputs: give a bundle. Export the checkpoint first, then that bundle.")
     checkpoint = open_checkpoint(source, lora=options.lora, revision=options.revision, tokenizer=tokenizer)
+    if options.task != "generate":
+        checkpoint = with_end_token(checkpoint)
     target = _target(options)
     described = _describe(checkpoint, options)
     decoder, models = described.decoder, _build(described, target)
