@@ -79,6 +79,20 @@ def test_an_answer_does_not_depend_on_the_adapters_beside_it(llm):
         assert together[i].logprobs == alone.logprobs
 
 
+@pytest.mark.parametrize("settings", [{"target_ort": "1.32"}, {}], ids=["prompts together", "drafts"])
+def test_prompts_in_one_run_and_drafts_have_their_adapters(settings, tiny_checkpoint, make_bundle, adapters, tmp_path):
+    export(make_bundle(tiny_checkpoint, **settings), tmp_path / "lora", ExportOptions(lora_inputs=True))
+    options = EngineOptions(max_concurrency=4, speculation=0 if settings else 4)
+    prompts = [[*PROMPT, *PROMPT, *PROMPT[: 3 + i]] for i in range(4)]
+    with LLM(tmp_path / "lora", options=options, lora=adapters) as llm:
+        names = [None, "all", "some", "rs"]
+        requests = [llm.model.request(ids, llm_params(name)) for ids, name in zip(prompts, names, strict=True)]
+        together = llm._run(requests)
+    with LLM(tmp_path / "lora", lora=adapters) as llm:
+        alone = [llm.generate(ids, llm_params(name)) for ids, name in zip(prompts, names, strict=True)]
+    assert [one.token_ids for one in together] == [one.token_ids for one in alone]
+
+
 def llm_params(name):
     from runtime import SamplingParams
 
