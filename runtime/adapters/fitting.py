@@ -12,9 +12,10 @@ from pathlib import Path
 import numpy as np
 
 from ..bundle.bundle import Bundle
-from ..errors import BundleError, OptionError, UnsupportedError
+from ..errors import BundleError, CheckpointError, OptionError, UnsupportedError
 from .peft import Adapter, Matrix, read_adapter
 
+_TEMPLATE = "chat_template.jinja"
 _PARTS: Mapping[str, tuple[str, ...]] = {
     "self_attn.qkv_proj": ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
     "self_attn.o_proj": ("self_attn.o_proj",),
@@ -52,7 +53,25 @@ def load_adapters(bundle: Bundle, folders: Mapping[str, str | Path]) -> list[Fit
     for name in folders:
         if not name or ":" in name or name != name.strip():
             raise OptionError(f"lora: {name!r} cannot be the name of an adapter: it must not be empty or have a colon.")
+    for folder in folders.values():
+        _require_same_template(bundle, Path(folder))
     return [_fitted(bundle, read_adapter(name, Path(folder)), sizes) for name, folder in folders.items()]
+
+
+def _require_same_template(bundle: Bundle, folder: Path) -> None:
+    """Raise UnsupportedError for an adapter that was trained with another chat template than the bundle's."""
+    template = folder / _TEMPLATE
+    try:
+        if not template.is_file() or not bundle.has(_TEMPLATE):
+            return
+        same = template.read_bytes().strip() == bundle.path(_TEMPLATE).read_bytes().strip()
+    except OSError as error:
+        raise CheckpointError(f"{template}: cannot be read ({error.strerror}).") from error
+    if not same:
+        raise UnsupportedError(
+            f"{template} differs from the chat template of {bundle.folder}, which all its adapters share. Delete the "
+            "file if the adapter was not trained with it, or merge the adapter: onnxlm export CHECKPOINT --lora DIR."
+        )
 
 
 def adapter_ports(bundle: Bundle) -> dict[str, tuple[int, int]]:

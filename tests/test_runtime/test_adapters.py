@@ -179,6 +179,15 @@ def test_tensors_that_do_not_fit_are_refused(name, shape, words, adapters, lora_
         LLM(lora_bundle, lora={"a": changed(adapters["all"], tmp_path / "a", tensors)})
 
 
+def test_another_chat_template_is_refused(adapters, lora_bundle, tmp_path):
+    folder = changed(adapters["all"], tmp_path / "a")
+    (folder / "chat_template.jinja").write_bytes((lora_bundle / "chat_template.jinja").read_bytes())
+    LLM(lora_bundle, lora={"a": folder}).close()
+    (folder / "chat_template.jinja").write_text("{{ messages }}")
+    with pytest.raises(UnsupportedError, match="differs from the chat template"):
+        LLM(lora_bundle, lora={"a": folder})
+
+
 def test_a_broken_file_is_named(adapters, lora_bundle, tmp_path):
     folder = changed(adapters["all"], tmp_path / "a")
     content = (folder / "adapter_model.safetensors").read_bytes()
