@@ -73,6 +73,7 @@ class OnnxExecutor:
         self.state_bytes = STATE_COPIES * manifest.state_bytes
         self.states = RecurrentStateCache(self._memory.states, slots)
         self.can_give_all_logits = True
+        self.has_adapters = bool(adapters)
         self.can_batch_prefill = prefill.has_counts and not manifest.state_bytes
         self._scores: FloatArray | None = None
         self._firsts: FloatArray | None = None  # logits of prefill_batch

@@ -7,8 +7,8 @@ around whatever computes logits. The engine calls it from one thread, in this pa
     copy_slot(source, target, length) to fill a hole    free_slot(slot, keep) when tokens are not needed any more
 """
 
-from collections.abc import Sequence
-from typing import Protocol, cast
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol, cast
 
 from ..cache.host import Array
 from .binding import FloatArray, IntArray
@@ -94,11 +94,9 @@ def batch_prefill_of(executor: ModelRunner) -> BatchPrefill | None:
     return cast(BatchPrefill, executor) if getattr(executor, "can_batch_prefill", False) else None
 
 
-def select_adapters(executor: ModelRunner, rows: Sequence[int]) -> None:
-    """Tell an executor that has adapters which one each row of the next steps has; 0: none."""
-    select = getattr(executor, "select_adapters", None)
-    if select is not None:
-        select(rows)
+def adapter_selection(executor: ModelRunner) -> Callable[[Sequence[int]], None] | None:
+    """What tells an executor which LoRA adapter each row of the next steps has, 0 for none; None where it has none."""
+    return cast(Any, executor).select_adapters if getattr(executor, "has_adapters", False) else None
 
 
 class KeepsStates(Protocol):
