@@ -42,7 +42,42 @@ def _size(_context: click.Context, _option: click.Parameter, text: str | None) -
         raise click.BadParameter(f"{error}.") from error
 
 
-@click.command()
+_HELP = """Rewrite the weights of SOURCE to 4 or 8 bits.
+
+SOURCE is a bundle; or a checkpoint, a Hugging Face folder or a GGUF file, whose float bundle is made and verified
+in the work folder first.
+
+\b
+Presets:
+  fast      the best grid for each group, embedding in 8 bits; no text, seconds
+  balanced  5.0 bits per weight, spent by measured sensitivity (the default)
+  small     the same with 4.6 bits
+  accurate  the same with 6.2 bits
+
+With --for, presets are points on the curve of KL against decode time instead: small takes 0.75 of the time of plain
+4-bit groups of 32, balanced 0.85, accurate 1.0, on that target.
+
+Without a preset, options that say how weights are stored are taken at their word and need no text, but for
+--residual-channels, which mean --method gptq. --kv needs text, too.
+
+Before it begins, it says what the run will take, and does things in smaller steps where memory is short.
+
+\b
+Examples:
+  onnxlm quantize smol -o smol-int4
+  onnxlm quantize SmolLM2-135M-Instruct.gguf -o smol-int4
+  onnxlm quantize smol -o smol-5 --dry-run
+  onnxlm quantize smol -o smol-int4 --bits 4 --group-size 32
+  onnxlm quantize smol -o smol-small --preset small --calibration chats.jsonl --fail-if "kl>0.08"
+  onnxlm quantize smol -o smol-int4 --bits 4 --residual-channels auto
+  onnxlm quantize smol -o smol-quick --preset balanced --for avx512
+  onnxlm quantize smol -o smol-quick --for this-machine --time 0.9
+  onnxlm quantize smol -o smol-int4-kv8 --bits 4 --kv int8
+  onnxlm quantize smol -o mixed --bits 8 --exclude "model.layers.0.*"
+"""
+
+
+@click.command(help=_HELP)
 @click.argument("source", type=_PATH)
 @click.option("-o", "--output", required=True, type=_PATH, help="Folder of the new bundle.")
 @click.option(
@@ -107,39 +142,7 @@ def quantize(
     as_json: bool,
     **choices: Any,
 ) -> None:
-    """Rewrite the weights of SOURCE to 4 or 8 bits.
-
-    SOURCE is a bundle; or a checkpoint, a Hugging Face folder or a GGUF file, whose float bundle is made and verified
-    in the work folder first.
-
-    \b
-    Presets:
-      fast      the best grid for each group, embedding in 8 bits; no text, seconds
-      balanced  5.0 bits per weight, spent by measured sensitivity (the default)
-      small     the same with 4.6 bits
-      accurate  the same with 6.2 bits
-
-    With --for, presets are points on the curve of KL against decode time instead: small takes 0.75 of the time of plain
-    4-bit groups of 32, balanced 0.85, accurate 1.0, on that target.
-
-    Without a preset, options that say how weights are stored are taken at their word and need no text, but for
-    --residual-channels, which mean --method gptq. --kv needs text, too.
-
-    Before it begins, it says what the run will take, and does things in smaller steps where memory is short.
-
-    \b
-    Examples:
-      onnxlm quantize smol -o smol-int4
-      onnxlm quantize SmolLM2-135M-Instruct.gguf -o smol-int4
-      onnxlm quantize smol -o smol-5 --dry-run
-      onnxlm quantize smol -o smol-int4 --bits 4 --group-size 32
-      onnxlm quantize smol -o smol-small --preset small --calibration chats.jsonl --fail-if "kl>0.08"
-      onnxlm quantize smol -o smol-int4 --bits 4 --residual-channels auto
-      onnxlm quantize smol -o smol-quick --preset balanced --for avx512
-      onnxlm quantize smol -o smol-quick --for this-machine --time 0.9
-      onnxlm quantize smol -o smol-int4-kv8 --bits 4 --kv int8
-      onnxlm quantize smol -o mixed --bits 8 --exclude "model.layers.0.*"
-    """
+    """Read the options, run, and print what came out."""
     from ..flow import quantize as run
     from ..flow import work_beside
     from ..gate import parse_gate
