@@ -83,7 +83,7 @@ def quantize(
         on_forecast: is told what the run will take, before it begins.
 
     Raises:
-        QuantizationError: the bundle or the recipe cannot be used so, memory or disk do not suffice, the gate is missed.
+        QuantizationError: bundle or recipe cannot be used so, memory or disk do not suffice, the gate is missed.
         BundleError: `source` cannot be read, or `target` is in the way.
     """
     if text is None:
@@ -99,7 +99,7 @@ def quantize(
 
 @dataclass(frozen=True)
 class _Job:
-    """What a run works on: the float bundle and which of its matrices, by what recipe, with its work files in `place`."""
+    """What a run works on: the float bundle, which of its matrices, and the recipe; work files lie in `place`."""
 
     bundle: Bundle
     graphs: Graphs
