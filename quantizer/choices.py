@@ -20,7 +20,7 @@ _EARLIER = {"table_bits": "embedding_bits", "outliers": "residual_channels"}
 class Choices(TypedDict, total=False):
     """The options of `onnxlm quantize` that a recipe is made of; None, or nothing, leaves one to the preset.
 
-    `costs` is `--for`: a target, "this-machine", or a file of `onnxlm bench --kernels --json`. `table_bits` and
+    `costs` is `--for`: a target, "this-machine", or a file of `onnxlm bench --kernels -o FILE`. `table_bits` and
     `outliers` are earlier names of `embedding_bits` and `residual_channels`.
     """
 

@@ -10,17 +10,23 @@ from runtime.cli.interrupt import stopping_promptly
 from runtime.cli.progress import progress as show_progress
 
 
-def measure(bundle: Path | None, threads: int | None, *, as_json: bool) -> None:
-    """Measure, and print a table, or the JSON that `--for FILE` reads."""
+def measure(bundle: Path | None, threads: int | None, output: Path | None, *, as_json: bool) -> None:
+    """Measure; print a table, or the JSON that `--for FILE` reads, or write that to `output`."""
     from ..costs.measure import measure_kernels
+    from ..evaluation.page import require_writable
     from ..summary import columns
 
     if bundle is not None:
         raise click.UsageError(f"--kernels measures this machine, and reads no bundle: leave out {str(bundle)!r}.")
+    if output is not None:
+        require_writable(output)
     with stopping_promptly(), show_progress("measuring") as progress:
         table = measure_kernels(progress, threads)
+    text = json.dumps(json_codec.encode(table), indent=1)
+    if output is not None:
+        output.write_text(text + "\n", encoding="utf-8")
     if as_json:
-        click.echo(json.dumps(json_codec.encode(table), indent=1))
+        click.echo(text)
         return
     rows: list[tuple[str, ...]] = [("kernel", "bits", "group", "ns/weight", "ns/call", "bytes/weight", "GB/s")]
     for kernel in table.kernels:

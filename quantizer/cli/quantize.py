@@ -110,7 +110,7 @@ Examples:
     "costs",
     metavar="TARGET|FILE",
     help=f"Count what a decode step takes there, not bytes: {', '.join([*TARGETS, THIS_MACHINE])}, or a file that "
-    "`onnxlm bench --kernels --json` wrote.",
+    "`onnxlm bench --kernels -o FILE` wrote.",
 )
 @click.option(
     "--time",

@@ -84,7 +84,7 @@ class CostTable:
                 return cost
         raise QuantizationError(
             f"the kernel costs of {self.target!r} have no {operator} of {bits} bits in groups of {group_size}. Measure "
-            "them again: onnxlm bench --kernels --json"
+            "them again: onnxlm bench --kernels -o FILE"
         )
 
     def product(self, rows: int, inputs: int, bits: int, group_size: int) -> float:
@@ -94,7 +94,7 @@ class CostTable:
 
 
 def read_costs(name: str) -> CostTable:
-    """The table of a target that is shipped, or one in a file that `onnxlm bench --kernels --json` wrote.
+    """The table of a target that is shipped, or one in a file that `onnxlm bench --kernels -o FILE` wrote.
 
     Raises:
         QuantizationError: no such target or file, or no such table in it.
@@ -104,7 +104,7 @@ def read_costs(name: str) -> CostTable:
     if not shipped and not path.is_file():
         raise QuantizationError(
             f"for: {name!r} is neither a target ({', '.join(TARGETS)}, {THIS_MACHINE}) nor a file of kernel costs. "
-            "`onnxlm bench --kernels --json > costs.json` writes one."
+            "`onnxlm bench --kernels -o costs.json` writes one."
         )
     try:
         return json_codec.decode(CostTable, json_codec.loads(path.read_text(encoding="utf-8")))

@@ -49,6 +49,9 @@ def _numbers(_context: click.Context, _parameter: click.Parameter, value: str | 
 @click.option("--concurrency", callback=_numbers, metavar="N,…", help="Measure that many users at once instead.")
 @click.option("--profile", is_flag=True, help="Show where a step's time goes, operator by operator, instead.")
 @click.option("--kernels", is_flag=True, help="Measure this machine's kernels, without a bundle, for quantize --for.")
+@click.option(
+    "-o", "--output", type=click.Path(path_type=Path), help="With --kernels: write them as JSON to this file."
+)
 @click.option("--no-cold", is_flag=True, help="Do not measure the start from a new process.")
 @click.option("--json", "as_json", is_flag=True, help="Print the figures as JSON.")
 def bench(
@@ -57,6 +60,7 @@ def bench(
     concurrency: tuple[int, ...] | None,
     profile: bool,
     kernels: bool,
+    output: Path | None,
     no_cold: bool,
     as_json: bool,
     **choices: Any,
@@ -75,11 +79,13 @@ def bench(
       onnxlm bench smol-int4 --compare no-cache
       onnxlm bench smol-int4 --profile --prompt 128,4096 --batch 1,8
       onnxlm bench smol-int4 --concurrency 1,2,4,8,16
-      onnxlm bench --kernels --json > costs.json
+      onnxlm bench --kernels -o costs.json
     """
     if kernels:
-        importlib.import_module("quantizer.cli.kernels").measure(bundle, choices["threads"], as_json=as_json)
+        importlib.import_module("quantizer.cli.kernels").measure(bundle, choices["threads"], output, as_json=as_json)
         return
+    if output is not None:
+        raise click.UsageError("--output is of --kernels: leave it out, or print figures by --json.")
     if bundle is None:
         raise click.UsageError("Missing argument 'BUNDLE': a bundle to measure, or --kernels to measure this machine.")
     from ..bundle.bundle import open_bundle

@@ -123,3 +123,4 @@ def test_bench_says_what_kernels_need():
     done = CliRunner().invoke(main, ["bench"])
     assert (done.exit_code, "--kernels" in done.output) == (2, True)
     assert CliRunner().invoke(main, ["bench", "bundle", "--kernels"]).exit_code == 2
+    assert CliRunner().invoke(main, ["bench", "bundle", "-o", "costs.json"]).exit_code == 2
