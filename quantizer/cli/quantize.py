@@ -54,8 +54,8 @@ Presets:
   small     the same with 4.6 bits
   accurate  the same with 6.2 bits
 
-With --for, presets are points on the curve of KL against decode time instead: small takes 0.75 of the time of plain
-4-bit groups of 32, balanced 0.85, accurate 1.0, on that target.
+With --for, presets are points on the curve of KL against decode time instead: small takes 0.87 of the time of plain
+4-bit groups of 32, balanced 0.93, accurate 1.02, on that target.
 
 Without a preset, options that say how weights are stored are taken at their word and need no text, but for
 --residual-channels, which mean --method gptq. --kv needs text, too.
