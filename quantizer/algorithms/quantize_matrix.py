@@ -6,7 +6,7 @@ from importlib import import_module
 import numpy as np
 import numpy.typing as npt
 
-from ..parallel import parallel_map, threads
+from ..parallel import parallel_map
 from ..storage.matrix import NO_RESIDUALS, Floats, Index, QuantizedMatrix, join
 from ..storage.scales import plan_scales, rows_of
 from ..storage.scheme import QuantConfig
@@ -14,7 +14,8 @@ from .hessian import Hessian, InputStatistics
 from .registry import METHODS
 from .residual_channels import extend
 
-_ROWS = (1024, 3072)  # of a slice, at least and at most: short ones take longer to be begun than to be computed
+_SLICE = 6 << 20  # weights: steps of shorter ones take longer to be begun than to be computed
+_ROWS = (1024, 3072)  # of a slice, at least and at most: of more, what is worked on leaves the cache
 
 
 def quantize_matrix(
@@ -37,7 +38,7 @@ def quantize_matrix(
         method: one of `METHODS`.
         kind: the float type that scales are stored in where they are not 8-bit multiples of a step.
         polishing: rounds of refinement after GPTQ.
-        slice_rows: rows that a thread takes at a time; by default as many as keep all threads busy.
+        slice_rows: rows that a thread takes at a time; by default as many as suit the inputs.
     """
     stored = plan_scales(weight, config.scheme, kind)
     known = hessian if isinstance(hessian, Hessian) or hessian is None else Hessian(hessian)
@@ -52,6 +53,6 @@ def quantize_matrix(
         matrix: QuantizedMatrix = quantize_rows(weight[part], config.scheme, rows_of(stored, part), inputs)
         return matrix
 
-    each = slice_rows or min(max(-(-len(weight) // threads()), _ROWS[0]), _ROWS[1])
+    each = slice_rows or min(max(_SLICE // weight.shape[1], _ROWS[0]), _ROWS[1])
     parts = (slice(start, start + each) for start in range(0, len(weight), each))
     return join([*parallel_map(partial(slice_of, part) for part in parts)]), index
