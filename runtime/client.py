@@ -11,6 +11,7 @@ from .bundle.bundle import open_bundle
 from .bundle.sequence_task import require_generation
 from .chat.options import ChatOptions
 from .chat_reader import ChatReader
+from .engine.engine import Engine
 from .engine.generation import RequestState
 from .engine.handle import Observer, Reader, RequestHandle
 from .engine.scheduling.sequence import Sequence as TokenSequence
@@ -78,12 +79,14 @@ class Model:
         self._ids = itertools.count()
         self.determinism: Determinism | None = None
         with closing_on_error(opening or executor):
+            if opening:
+                opening.wait_until_begun()
             self.tokenizer = Tokenizer(self.bundle.path("tokenizer.json"), manifest.tokens.special)
             executor = executor or cast(Opening, opening).executor()
             self._grammars = Grammars(self.tokenizer, self._vocab_size, manifest.tokens.eos)
             if options.self_test:
                 self.determinism = check_determinism(executor)
-            self.engine = build_engine(executor, self.bundle, options)
+            self.engine: Engine = build_engine(executor, self.bundle, options)
         self.engine.start()
         trim_heap()  # reading a tokenizer takes tens of megabytes that are free again now
 

@@ -1,6 +1,7 @@
 """Loading a bundle: which executor, how much memory for keys and values, and an engine over both."""
 
-from collections.abc import Mapping
+import threading
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -40,11 +41,16 @@ class Opening:
     """
 
     def __init__(self, path: str | Path, provider: str, options: EngineOptions) -> None:
-        self.bundle = open_bundle(path)
+        self.bundle, self._begun = open_bundle(path), threading.Event()
         require_generation(self.bundle, "generating or chatting")
         pool = ThreadPoolExecutor(1, "onnxlm-load")
-        self._executor = pool.submit(load_executor, self.bundle, provider, options)
+        self._executor = pool.submit(load_executor, self.bundle, provider, options, self._begun.set)
+        self._executor.add_done_callback(lambda _: self._begun.set())
         pool.shutdown(wait=False)
+
+    def wait_until_begun(self) -> None:
+        """Wait until ONNX Runtime loads, so that what holds the interpreter's lock long does not keep it from that."""
+        self._begun.wait()
 
     def executor(self) -> OnnxExecutor:
         """Wait for the executor, or raise what loading it raised."""
@@ -56,8 +62,12 @@ class Opening:
             self._executor.result().close()
 
 
-def load_executor(bundle: Bundle, provider: str, options: EngineOptions) -> OnnxExecutor:
+def load_executor(
+    bundle: Bundle, provider: str, options: EngineOptions, begun: Callable[[], None] = lambda: None
+) -> OnnxExecutor:
     """The executor over a bundle's own graphs, or over weights that were prepared for this processor.
+
+    `begun` is called before ONNX Runtime loads them.
 
     Raises:
         OptionError: `kv_dtype` is not what the graphs hold, or `context` more than the model has.
@@ -66,6 +76,7 @@ def load_executor(bundle: Bundle, provider: str, options: EngineOptions) -> Onnx
     _check_kv_dtype(bundle, options.kv_dtype)
     _check_context(bundle, options.context)
     chosen, prepared = choose_provider(provider, bundle), find(bundle)
+    begun()
     executor = OnnxExecutor(
         bundle,
         chosen,
