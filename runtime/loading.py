@@ -3,6 +3,7 @@
 import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +18,7 @@ from .ort.executor import OnnxExecutor
 from .ort.prepared import find
 from .ort.runner_protocol import ModelRunner, states_of
 from .ort.session import choose_provider
+from .text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
     from .cache.blocks import BlockPool
@@ -93,6 +95,37 @@ def load_executor(
     return executor
 
 
+def load_draft(bundle: Bundle, options: EngineOptions, tokenizer: Tokenizer) -> OnnxExecutor | None:
+    """The executor of the draft model in `options`, with one slot; None if there is none.
+
+    Raises:
+        BundleError: its folder is not a usable bundle.
+        OptionError: it has another vocabulary than `bundle`, or layers whose state cannot go back.
+    """
+    if options.draft is None:
+        return None
+    draft = open_bundle(options.draft)
+    require_generation(draft, "drafting")
+    if draft.manifest.state_bytes:
+        raise OptionError(f"{draft.folder} cannot draft: its layers keep a state that cannot go back. Choose another.")
+    if not _same_vocabulary(bundle, draft, tokenizer):
+        raise OptionError(
+            f"{draft.folder} has another tokenizer than {bundle.folder}: the ids of its tokens mean something else. "
+            "A draft model is a smaller one of the same family."
+        )
+    context = min(draft.manifest.architecture.context_length, options.context or 1 << 30)
+    alone = replace(options, draft=None, max_concurrency=1, context=context, kv_memory=None, kv_dtype="auto")
+    return load_executor(draft, draft.manifest.target.provider, alone)
+
+
+def _same_vocabulary(bundle: Bundle, draft: Bundle, tokenizer: Tokenizer) -> bool:
+    files = [one.manifest.files["tokenizer.json"].sha256 for one in (bundle, draft)]
+    if files[0] == files[1]:
+        return True
+    theirs = Tokenizer(draft.path("tokenizer.json"), draft.manifest.tokens.special)
+    return theirs.vocabulary() == tokenizer.vocabulary()
+
+
 def _check_context(bundle: Bundle, wanted: int | None) -> None:
     most = bundle.manifest.architecture.context_length
     if wanted is not None and wanted > most:
@@ -125,7 +158,7 @@ def build_engine(executor: ModelRunner, bundle: Bundle, options: EngineOptions) 
     from .engine.scheduling.scheduler import Scheduler
     from .engine.scheduling.waiting import WaitingLimit
 
-    if options.speculation and not executor.can_give_all_logits:
+    if (options.speculation or options.draft) and not executor.can_give_all_logits:
         raise OptionError("speculation needs logits of several positions, which this executor does not give.")
     pool, states = _pool(executor, options), states_of(executor)
     windows = [layer.window for layer in bundle.manifest.architecture.layers if layer.window is not None]

@@ -31,6 +31,7 @@ _INTERRUPTED = 130  # what shells report for a program that Ctrl-C ended
     type=click.IntRange(0),
     help="Draft so many tokens from the text: for copying and editing.",
 )
+@click.option("--draft", metavar="MODEL", help="A smaller model with the same tokenizer, to draft tokens.")
 @click.option("--no-prepare", is_flag=True, help="Pack no weights in the background for the next start.")
 @click.option("--json", "as_json", is_flag=True, help="Print the answer as JSON when it is complete.")
 @click.option("--stats", is_flag=True, help="Print tokens per second to stderr.")
@@ -128,6 +129,7 @@ def _load(
     context: int | None,
     threads: int | None,
     speculation: int,
+    draft: str | None,
     no_prepare: bool,
     **_: Any,
 ) -> "LLM":
@@ -135,7 +137,12 @@ def _load(
     from ..options import EngineOptions
 
     options = EngineOptions(
-        max_concurrency=rows, context=context, threads=threads, speculation=speculation, prepare=not no_prepare
+        max_concurrency=rows,
+        context=context,
+        threads=threads,
+        speculation=speculation,
+        draft=bundle_of(draft) if draft else None,
+        prepare=not no_prepare,
     )
     return LLM(bundle, provider, options)
 
