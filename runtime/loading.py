@@ -1,12 +1,13 @@
 """Loading a bundle: which executor, how much memory for keys and values, and an engine over both."""
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from .adapters.fitting import FittedAdapter, load_adapters
 from .bundle import json_codec
 from .bundle.bundle import Bundle, open_bundle
 from .bundle.sequence_task import require_generation
@@ -37,16 +38,29 @@ class Opening:
         path: the bundle's folder; opened at once.
         provider: "cpu", "cuda" or "auto".
         options: how the engine uses the machine.
+        lora: folders of LoRA adapters by name; read at once.
+
+    Attributes:
+        adapters: the names of the adapters.
 
     Raises:
         BundleError: the folder is not a usable bundle.
+        CheckpointError, UnsupportedError: an adapter cannot be read, or does not fit.
     """
 
-    def __init__(self, path: str | Path, provider: str, options: EngineOptions) -> None:
+    def __init__(
+        self,
+        path: str | Path,
+        provider: str,
+        options: EngineOptions,
+        lora: Mapping[str, str | Path] | None = None,
+    ) -> None:
         self.bundle, self._begun = open_bundle(path), threading.Event()
         require_generation(self.bundle, "generating or chatting")
+        adapters = load_adapters(self.bundle, lora or {})
+        self.adapters: tuple[str, ...] = tuple(one.name for one in adapters)
         pool = ThreadPoolExecutor(1, "onnxlm-load")
-        self._executor = pool.submit(load_executor, self.bundle, provider, options, self._begun.set)
+        self._executor = pool.submit(load_executor, self.bundle, provider, options, adapters, self._begun.set)
         self._executor.add_done_callback(lambda _: self._begun.set())
         pool.shutdown(wait=False)
 
@@ -65,7 +79,11 @@ class Opening:
 
 
 def load_executor(
-    bundle: Bundle, provider: str, options: EngineOptions, begun: Callable[[], None] = lambda: None
+    bundle: Bundle,
+    provider: str,
+    options: EngineOptions,
+    adapters: Sequence[FittedAdapter] = (),
+    begun: Callable[[], None] = lambda: None,
 ) -> OnnxExecutor:
     """The executor over a bundle's own graphs, or over weights that were prepared for this processor.
 
@@ -87,6 +105,7 @@ def load_executor(
         context=options.context,
         threads=options.threads,
         kv_memory=options.kv_memory,
+        adapters=adapters,
     )
     if prepared:
         prepared.release_stored()
