@@ -103,6 +103,8 @@ def _port(value: "ir.Value") -> TensorSpec:
     shape = tuple(size if isinstance(size, int) else str(size.value) for size in value.shape)
     # past_key_values.3.key → past_key_values.key; every other name is its own role
     kind = ".".join(part for part in value.name.split(".") if not part.isdecimal())
+    factor = value.name.rpartition(".")[2]
+    kind = factor if factor in ("lora_a", "lora_b") else "lora_mask" if kind.startswith("lora_mask.") else kind
     role = cast(Any, _ROLES.get(kind, kind))
     return TensorSpec(value.name, _NAMES[value.dtype.name], shape, role)
 
@@ -125,10 +127,10 @@ def _ids(value: Any) -> list[int]:
     return [i for i in (value if isinstance(value, list) else [value]) if type(i) is int and i >= 0]
 
 
-def token_warnings(checkpoint: "Checkpoint", tokens: Tokens, vocab_size: int) -> list[str]:
+def token_warnings(checkpoint: "Checkpoint", tokens: Tokens, vocab_size: int, *, generates: bool = True) -> list[str]:
     """What a user should know of the tokens."""
     told = []
-    if not tokens.eos:
+    if generates and not tokens.eos:
         told.append(
             "nothing ends a generation: neither config.json, generation_config.json nor the tokenizer names an "
             "eos_token_id. Every answer runs to max_tokens; name it in generation_config.json and export again."

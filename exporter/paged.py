@@ -1,8 +1,8 @@
 """A prefill graph turned into paged.onnx: one graph for every step, over keys and values that lie in blocks.
 
 Tokens of all sequences of a step stand one behind the other, `[1, tokens]`, without padding, and PagedAttention finds
-the keys and values of each sequence by its row of a block table. Weights, and everything between two attentions, are the
-prefill graph's own.
+the keys and values of each sequence by its row of a block table. Weights, and everything between two attentions, are
+the prefill graph's own.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -86,7 +86,7 @@ class _Rewriting:
         self._graph, self._attentions = graph, attentions
         self._old = {value.name: value for value in graph.inputs}
         self._block = block_tokens or block_tokens_of(max(map(_head_width, attentions)))
-        self._unwritten: Any = None
+        self._unwritten: ir.Value | None = None
 
     def run(self) -> None:
         import onnx_ir as ir
@@ -222,11 +222,13 @@ class _Rewriting:
         if scale is None:
             return None
         shape = [node.attributes["kv_num_heads"].as_int(), 1, _head_width(node)]
-        return self._reshape(node, scale, shape, "k_scale" if index == _K_SCALE else "v_scale")
+        return self._reshape(node, scale, shape, "k_scale_per_head" if index == _K_SCALE else "v_scale_per_head")
 
     def _attributes(self, node: "ir.Node", rotated: bool) -> dict[str, Any]:
         kept = {name: node.attributes[name] for name in _KEPT if name in node.attributes}
-        quantized = {name: node.attributes[name] for name in ("k_quant_type", "v_quant_type") if name in node.attributes}
+        quantized = {
+            name: node.attributes[name] for name in ("k_quant_type", "v_quant_type") if name in node.attributes
+        }
         result: dict[str, Any] = {name: attribute.value for name, attribute in (kept | quantized).items()}
         return result | {"do_rotary": 0} if rotated else result
 
@@ -242,7 +244,13 @@ class _Rewriting:
         return self._emit(before, "Constant", [], {"value": tensor}, name)
 
     def _emit(
-        self, before: "ir.Node", op_type: str, inputs: "list[Any]", attributes: dict[str, Any], name: str, domain: str = ""
+        self,
+        before: "ir.Node",
+        op_type: str,
+        inputs: "list[Any]",
+        attributes: dict[str, Any],
+        name: str,
+        domain: str = "",
     ) -> "ir.Value":
         import onnx_ir as ir
 
@@ -262,9 +270,8 @@ class _Rewriting:
 
     def _drop_lengths(self) -> None:
         """Remove what nobody uses any more, and the inputs of lengths with it."""
-        from onnx_ir.passes.common import RemoveUnusedNodesPass
-
         import onnx_ir as ir
+        from onnx_ir.passes.common import RemoveUnusedNodesPass
 
         model = ir.Model(self._graph, ir_version=11)
         RemoveUnusedNodesPass()(model)
@@ -275,7 +282,7 @@ class _Rewriting:
             users = [node.name for node, _ in value.uses()]
             if users:
                 raise UnsupportedError(
-                    f"kv: paged needs lengths to be used by attention alone, and {users[0]} uses {name}. Leave --kv out."
+                    f"kv: paged wants lengths for attention alone, and {users[0]} uses {name}. Leave --kv out."
                 )
             self._graph.inputs.remove(value)
 

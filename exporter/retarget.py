@@ -8,9 +8,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from runtime.adapters.fitting import require_no_adapter_inputs
 from runtime.bundle.bundle import Bundle, new_bundle, open_bundle, write_manifest
 from runtime.bundle.manifest import MANIFEST_NAME, Graphs, KVCache, Manifest, Verification
 from runtime.bundle.manifest import Target as ManifestTarget
+from runtime.bundle.sequence_task import require_generation
 from runtime.bundle.tensor_specs import DTYPE_BITS
 from runtime.errors import OptionError, UnsupportedError
 
@@ -51,12 +53,13 @@ def retarget(source: str | Path, output: str | Path, options: ExportOptions) -> 
     from quantizer.graph.graphs import load_graphs
 
     bundle = open_bundle(source)
+    require_no_adapter_inputs(bundle, "another target")
+    require_generation(bundle, "another target (export the checkpoint with --target cuda and --task)")
     target = Target("cuda", options.dtype or "float16")
     _require_possible(bundle, options)
     models = load_graphs(bundle)
     if options.kv == "paged":
-        again = load_graphs(bundle).models[bundle.manifest.graphs.prefill.file]
-        models.models["paged.onnx"] = again
+        models.models["paged.onnx"] = load_graphs(bundle).models[bundle.manifest.graphs.prefill.file]
     for model in models.models.values():
         narrow(model.graph, target)
     if options.kv == "paged":
@@ -97,7 +100,7 @@ def _require_possible(bundle: Bundle, options: ExportOptions) -> None:
 
 def _write(bundle: Bundle, models: "Models", folder: Path) -> None:
     """Weights one at a time, in the types that the graphs now give them; then the graphs and all other files."""
-    from quantizer.graph.graphs import save_graph
+    from quantizer.graph.saving import save_graph
     from quantizer.storage.weights_file import WeightsWriter, read_tensor
 
     wanted = {name: value.dtype for model in models.models.values() for name, value in model.graph.initializers.items()}

@@ -11,22 +11,27 @@ from runtime.bundle import json_codec
 from runtime.errors import QuantizationError
 
 from .algorithms.outlier_channels import find_outlier_channels
-from .algorithms.residual_channels import Index
-from .allocation.budget import Measured, Tried, spend, stored_bytes, try_base
-from .allocation.candidates import candidates_of, choice_for, schemes_of
+from .allocation.budget import Measured, Tried, allocate_bytes, stored_bytes, try_base
+from .allocation.candidates import candidates_of, config_for, schemes_of
+from .allocation.decode_time import allocate_time
 from .calibration.hessians import Hessians
 from .graph.quantizable import QuantizableWeight
-from .recipe import QuantConfig, Recipe
-from .storage.matrix import Floats
-from .storage.storing import columns_bytes
+from .recipe import Recipe, TimeBudget
+from .storage.matrix import Floats, Index
+from .storage.scheme import QuantConfig
+from .storage.storing import outlier_bytes
 from .storage.weights_file import Layout, read_part, read_tensor
 from .transforms.discover import Structure
 from .transforms.equivalent import EquivalentTransforms
 from .transforms.permute import plan_permutations
 from .transforms.smooth import plan_smoothing
 
-_FOLDING = {4: 0.25, 8: 0.5}  # exponents that were best, by bits
-_EMBEDDING_SHARE = 0.1  # how much a tied table's rounding looks at the table itself rather than at the head's inputs
+_SMOOTHING = {4: 0.25, 8: 0.5}  # exponents by bits that were best on SmolLM2-135M off its grid
+# How much a tied embedding's rounding looks at the embedding itself rather than at the head's inputs. In 4 bits,
+# alone, it costs SmolLM2-135M a KL of 0.021 by GPTQ with this share and 0.182 by the search.
+_EMBEDDING_SHARE = 0.1
+
+_ANY_TIME = TimeBudget(1.0, "avx512")
 
 
 class Plan:
@@ -37,7 +42,7 @@ class Plan:
         sites: the matrices to quantize.
         transposed: names of the matrices, quantized or not, that lie in the file as `[K, N]`.
         structure: what may absorb what.
-        grams: Hessians, or None for a method that needs none.
+        hessians: Hessians, or None for a method that needs none.
     """
 
     def __init__(
@@ -51,19 +56,20 @@ class Plan:
         self.recipe = recipe
         self.sites = list(sites)
         self.changes = EquivalentTransforms()
-        self.choices = {s.unit: choice_for(s, recipe) for s in sites}
-        self.loud: dict[str, Index] = {}  # by weight: inputs that stay in floating point
-        self._grams = hessians
+        self.configs = {s.unit: config_for(s, recipe) for s in sites}
+        self.outlier_channels: dict[str, Index] = {}  # by weight: inputs that stay in floating point
+        self._hessians = hessians
         self._transposed = transposed
         if hessians is not None and recipe.permute:
             plan_permutations(structure, self.diagonal, self.changes)
-        if hessians is not None and recipe.fold:
+        if hessians is not None and recipe.smoothing:
             plan_smoothing(structure, self.diagonal, self._exponent, self.changes)
 
     @property
     def fingerprint(self) -> str:
         """Of all that measurements depend on: weights, text, and the recipe, less what it is to cost."""
-        return self._identify(replace(self.recipe, budget=None, exclude=(), polish=0, outlier_share=None))
+        time = self.recipe.time and _ANY_TIME  # its candidates are others than those of bytes
+        return self._identify(replace(self.recipe, budget=None, time=time, exclude=(), polish=0, residual_share=None))
 
     @property
     def identity(self) -> str:
@@ -71,15 +77,15 @@ class Plan:
         return self._identify(self.recipe)
 
     def _identify(self, recipe: Recipe) -> str:
-        text = self._grams.fingerprint if self._grams else ""
+        text = self._hessians.fingerprint if self._hessians else ""
         recipe = replace(recipe, kv=None)  # decides nothing about weights
         return json.dumps([text, json_codec.encode(recipe)], sort_keys=True)
 
     def diagonal(self, weight: str) -> Floats | None:
         """Mean squares of a matrix's inputs `[K]`, in the order planned so far and not scaled; None where unknown."""
-        if self._grams is None or weight not in self._grams:
+        if self._hessians is None or weight not in self._hessians:
             return None
-        squares, order = self._grams.diagonal(weight), self.changes.inputs(weight).order
+        squares, order = self._hessians.diagonal(weight), self.changes.inputs(weight).order
         return squares if order is None else squares[order]
 
     def find_outlier_channels(self, tensors: Mapping[str, ir.TensorProtocol]) -> None:
@@ -89,12 +95,15 @@ class Plan:
             if hessian is not None and len(
                 found := find_outlier_channels(self.read(site, tensors[site.weight]), hessian)
             ):
-                self.loud[site.weight] = found
+                self.outlier_channels[site.weight] = found
 
     @property
-    def loud_bytes(self) -> int:
-        """What the loud inputs add to weights.bin."""
-        return sum(columns_bytes(site.rows, site.inputs, len(self.loud.get(site.weight, ()))) for site in self.sites)
+    def outlier_bytes(self) -> int:
+        """What the outlier channels add to weights.bin."""
+        return sum(
+            outlier_bytes(site.rows, site.inputs, len(self.outlier_channels.get(site.weight, ())))
+            for site in self.sites
+        )
 
     def tried(self, site: QuantizableWeight, tensor: ir.TensorProtocol) -> Tried:
         """A matrix quantized in an ordinary way, its values as the float graph has them."""
@@ -102,19 +111,24 @@ class Plan:
         values = tried.values if site.role == "experts" else self.changes.undo_matrix(site.weight, tried.values)
         return replace(tried, values=np.ascontiguousarray(values.swapaxes(-1, -2) if site.transposed else values))
 
-    def ways(self, site: QuantizableWeight) -> list[QuantConfig]:
-        """The ways among which a recipe that weighs them chooses; no outliers where no Hessian says which."""
-        known = self._grams is not None and site.weight in self._grams
-        return [way for way in candidates_of(site, self.recipe) if known or not way.outliers]
+    def candidates(self, site: QuantizableWeight) -> list[QuantConfig]:
+        """How a recipe with a budget may store a matrix; no residual channels where no Hessian says which."""
+        known = self._hessians is not None and site.weight in self._hessians
+        return [candidate for candidate in candidates_of(site, self.recipe) if known or not candidate.residual_channels]
 
-    def spend(self, measured: Mapping[str, Measured], budget: int, layout: Layout) -> None:
+    def allocate(self, measured: Mapping[str, Measured], budget: int, layout: Layout) -> None:
         """Choose how each matrix is stored, within `budget` bytes of the whole file."""
-        ways = {site.unit: self.ways(site) for site in self.sites}
-        self.choices.update(spend(self.sites, ways, measured, budget, layout))
+        candidates = {site.unit: self.candidates(site) for site in self.sites}
+        self.configs.update(allocate_bytes(self.sites, candidates, measured, budget, layout))
+
+    def allocate_time(self, measured: Mapping[str, Measured], time: TimeBudget) -> None:
+        """Choose how each matrix is stored, within what a decode step may take."""
+        candidates = {site.unit: self.candidates(site) for site in self.sites}
+        self.configs.update(allocate_time(self.sites, candidates, measured, time))
 
     def stored_bytes(self, layout: Layout) -> int:
-        """What weights.bin will take by the choices made so far, loud inputs aside."""
-        return stored_bytes(self.sites, self.choices, layout)
+        """What weights.bin will take by the configs chosen so far, outlier channels aside."""
+        return stored_bytes(self.sites, self.configs, layout)
 
     def matrices(self, site: QuantizableWeight, tensor: ir.TensorProtocol) -> Iterator[tuple[Floats, Floats | None]]:
         """A matrix `[N, K]` and the Hessian of its inputs; those of a stack one after the other.
@@ -127,13 +141,13 @@ class Plan:
 
     def hessian(self, site: QuantizableWeight, expert: int = 0) -> Floats | None:
         """The Hessian of a matrix's inputs as they will be; None where unknown."""
-        if self._grams is not None and site.role == "experts":
-            return self._grams.experts.read(site.weight, expert)
-        if self._grams is None or site.weight not in self._grams:
+        if self._hessians is not None and site.role == "experts":
+            return self._hessians.experts.read(site.weight, expert)
+        if self._hessians is None or site.weight not in self._hessians:
             return None
-        hessian = self.changes.inputs(site.weight).apply_to_gram(self._grams.read(site.weight))
+        hessian = self.changes.inputs(site.weight).apply_to_hessian(self._hessians.read(site.weight))
         mean = hessian.diagonal().mean()
-        if site.role == "table" and mean > 0:
+        if site.role == "embedding" and mean > 0:
             hessian = (
                 hessian * ((1 - _EMBEDDING_SHARE) / mean) + np.eye(len(hessian), dtype=np.float32) * _EMBEDDING_SHARE
             )
@@ -145,8 +159,8 @@ class Plan:
         Raises:
             QuantizationError: NaN or infinite weights.
         """
-        array = read_part(tensor, expert) if site.role == "experts" else read_tensor(tensor)
-        weight = np.ascontiguousarray(array.T if site.transposed else array, np.float32)
+        weight = read_part(tensor, expert) if site.role == "experts" else read_tensor(tensor)
+        weight = np.ascontiguousarray(weight.T if site.transposed else weight, np.float32)
         if not np.isfinite(weight).all():
             raise QuantizationError(
                 f"{site.weight}: holds NaN or infinite weights; the source checkpoint is broken. Export a sound one."
@@ -158,5 +172,5 @@ class Plan:
         return weight in self._transposed
 
     def _exponent(self, weight: str) -> float:
-        choice: QuantConfig | None = self.choices.get(weight)
-        return _FOLDING[choice.scheme.bits] if choice else 0.0
+        config: QuantConfig | None = self.configs.get(weight)
+        return _SMOOTHING[config.scheme.bits] if config else 0.0

@@ -1,9 +1,9 @@
 """Named recipes, and recipe files.
 
-fast        seconds, no text: the best grid for each group of 32, the table in 8 bits
+fast        seconds, no text: the best grid for each group of 32, the embedding in 8 bits
 balanced    the default: GPTQ with everything, 5.0 bits per weight spent by measured sensitivity
 small       the same at 4.6 bits
-accurate    the same at 6.2 bits, enough for a table in 8 bits
+accurate    the same at 6.2 bits, enough for an embedding in 8 bits
 """
 
 import tomllib
@@ -16,25 +16,28 @@ from runtime.bundle import json_codec
 from runtime.bundle.bundle import Bundle, open_bundle
 from runtime.errors import QuantizationError
 
-from .algorithms.methods import METHODS
-from .recipe import QuantConfig, Recipe, Scheme
+from .algorithms.registry import CALIBRATED, DEFAULT, METHODS
+from .costs.table import TARGETS, THIS_MACHINE, CostTable, read_costs
+from .recipe import Recipe, TimeBudget, decode_recipe
+from .storage.scheme import QuantConfig, Scheme
 
 _READ_TOKENS = 16384  # of a file; text that the model writes itself takes longer
-_OUTLIER_SHARE = 0.03  # of weights.bin, as 32 inputs of each matrix take: KL fell by 33, 43, 49 % with 1, 3, 6 %
-_TABLE = QuantConfig(Scheme(8, 32, symmetric=True))
-_FAST = Recipe(QuantConfig(Scheme(4, 32)), _TABLE, method="search")
+_RESIDUAL_SHARE = 0.03  # of weights.bin, as 32 inputs of each matrix take: KL fell by 33, 43, 49 % with 1, 3, 6 %
+_EMBEDDING = QuantConfig(Scheme(8, 32, symmetric=True))
+_FAST = Recipe(QuantConfig(Scheme(4, 32)), _EMBEDDING, method=DEFAULT)
 _CAREFUL = Recipe(
     QuantConfig(Scheme(4, 32, scale_bits=8)),
     QuantConfig(Scheme(8, 32, symmetric=True, scale_bits=8)),
-    method="gptq", permute=True, fold=True, polish=2, calibration_tokens=8192,
+    method=CALIBRATED, permute=True, smoothing=True, polish=2, calibration_tokens=8192,
 )  # fmt: skip
-_METHODS = {name: replace(_CAREFUL if method.needs_text else _FAST, method=name) for name, method in METHODS.items()}
 PRESETS = {
     "fast": _FAST,
     "balanced": replace(_CAREFUL, budget=5.0),
     "small": replace(_CAREFUL, budget=4.6),
     "accurate": replace(_CAREFUL, budget=6.2),
 }
+# Of the time of plain 4-bit groups of 32, with a target: the points of docs/quantize.md, "Count time, not bytes".
+PRESET_TIMES = {"small": 0.87, "balanced": 0.93, "accurate": 1.02}
 
 
 @dataclass(frozen=True)
@@ -44,8 +47,8 @@ class Storage:
     bits: int | None = None
     group_size: int | None = None
     symmetric: bool | None = None
-    table_bits: int | None = None
-    outliers: int | Literal["auto"] | None = None
+    embedding_bits: int | None = None
+    residual_channels: int | Literal["auto"] | None = None
 
     @property
     def given(self) -> bool:
@@ -58,28 +61,33 @@ def make_recipe(
     method: str | None = None,
     budget: float | None = None,
     storage: Storage = Storage(),
+    costs: str | CostTable | None = None,
+    time: float | None = None,
     **others: Any,
 ) -> Recipe:
     """The recipe that a user's choices mean; `others` are further fields of Recipe, None where nothing is said.
 
     1. A preset is taken as it is; without one, a budget means "balanced" within that budget.
-    2. Without both, weights are stored as `storage` says, by "search" unless another method is named; outliers mean
-       "gptq", which alone knows them.
+    2. Without both, weights are stored as `storage` says, by "search" unless another method is named; residual channels
+       mean "gptq", which alone knows them.
     3. Without anything, "balanced" is meant.
+    4. A target, or costs that were measured, make a preset, or `time`, count what a decode step takes there.
 
     Raises:
         QuantizationError: a value, or a combination, that is not supported.
     """
     if preset:
         base = PRESETS[preset]
-    elif budget is not None or not (method or storage.given):
+    elif budget is not None or time is not None or not (method or storage.given):
         base = PRESETS["balanced"]
     else:
-        base = _METHODS[method or ("gptq" if storage.outliers else "search")]
+        base = _recipe_with(method or (CALIBRATED if storage.residual_channels else DEFAULT))
     if method not in (None, base.method):
         raise QuantizationError(f"preset {preset!r} uses the method {base.method!r}: leave out one of the two.")
     if storage.given and (budget or base.budget):
-        raise QuantizationError("a budget chooses bits, groups and outliers itself: leave those options out.")
+        raise QuantizationError("a budget chooses bits, groups and residual channels itself: leave those options out.")
+    if costs is not None or time is not None:
+        base = replace(base, time=_time_budget(preset, base, budget, costs, time), budget=None)
     try:
         chosen = {key: value for key, value in {"budget": budget, **others}.items() if value is not None}
         if chosen.get("calibration", "self") != "self":
@@ -106,10 +114,32 @@ def require_effect(given: Mapping[str, Any], recipe: Recipe, *, gate: bool) -> N
     if names and not (recipe.needs_text or recipe.kv or gate):
         raise QuantizationError(
             f"{_flag(names[0])} has no effect: method {recipe.method!r} needs no text. Leave it out, or name what "
-            "reads text: --method gptq, --budget, --preset balanced, --outliers, --kv or --fail-if."
+            f"reads text: --method {CALIBRATED}, --budget, --preset balanced, --residual-channels, --kv or --fail-if."
         )
     if "seed" in names and recipe.calibration != "self":
         raise QuantizationError("--seed has no effect: it is of text that the model writes. Leave out --calibration.")
+
+
+def _time_budget(
+    preset: str | None, base: Recipe, budget: float | None, costs: str | CostTable | None, time: float | None
+) -> TimeBudget:
+    """What `--for` and `--time` mean."""
+    if budget is not None:
+        raise QuantizationError("budget counts bytes, and time what a decode step takes: leave out one of the two.")
+    if costs is None:
+        raise QuantizationError(f"time: on which target? --for {'|'.join([*TARGETS, THIS_MACHINE])}, or a file.")
+    if base.budget is None:
+        raise QuantizationError("for: nothing is chosen by cost here. Use it with --time, or a preset but fast.")
+    table = costs if isinstance(costs, CostTable) else read_costs(costs)
+    ratio = time if time is not None else PRESET_TIMES[preset or "balanced"]
+    try:
+        return TimeBudget(ratio, table.target, None if costs in TARGETS else table)
+    except ValueError as error:
+        raise QuantizationError(f"{error}.") from error
+
+
+def _recipe_with(method: str) -> Recipe:
+    return replace(_CAREFUL if METHODS[method].needs_text else _FAST, method=method)
 
 
 def _flag(name: str) -> str:
@@ -125,7 +155,7 @@ def read_recipe(path: Path) -> Recipe:
     if path.is_dir():
         return _recipe_of(open_bundle(path))
     try:
-        return json_codec.decode(Recipe, tomllib.loads(path.read_text(encoding="utf-8")))
+        return decode_recipe(tomllib.loads(path.read_text(encoding="utf-8")))
     except (OSError, ValueError, json_codec.StrictJsonError) as error:  # not UTF-8, not TOML, not a recipe
         raise QuantizationError(f"{path}: not a recipe ({error}).") from error
 
@@ -135,13 +165,13 @@ def _recipe_of(bundle: Bundle) -> Recipe:
     if quantization is None:
         raise QuantizationError(f"{bundle.folder} is not quantized: it holds no recipe.")
     try:
-        return json_codec.decode(Recipe, quantization.recipe)
+        return decode_recipe(quantization.recipe)
     except (ValueError, json_codec.StrictJsonError) as error:
         raise QuantizationError(f"{bundle.folder}: its weights were not chosen by a recipe ({error}).") from error
 
 
 def _stored(base: Recipe, storage: Storage) -> Recipe:
-    old, careful = base.linear.scheme, base.method == "gptq"
+    old, careful = base.linear.scheme, base.needs_text
     bits = old.bits if storage.bits is None else storage.bits
     linear = Scheme(
         bits,
@@ -149,9 +179,14 @@ def _stored(base: Recipe, storage: Storage) -> Recipe:
         (careful and bits == 8) if storage.symmetric is None else storage.symmetric,  # zero points buy 8 bits nothing
         old.scale_bits,
     )
-    table = replace(base.table.scheme, bits=storage.table_bits or base.table.scheme.bits)
-    outliers = storage.outliers if isinstance(storage.outliers, int) else base.linear.outliers
-    share = _OUTLIER_SHARE if storage.outliers == "auto" else None
+    embedding = replace(base.embedding.scheme, bits=storage.embedding_bits or base.embedding.scheme.bits)
+    residuals = (
+        storage.residual_channels if isinstance(storage.residual_channels, int) else base.linear.residual_channels
+    )
+    share = _RESIDUAL_SHARE if storage.residual_channels == "auto" else None
     return replace(
-        base, linear=QuantConfig(linear, outliers), table=QuantConfig(table, base.table.outliers), outlier_share=share
+        base,
+        linear=QuantConfig(linear, residuals),
+        embedding=QuantConfig(embedding, base.embedding.residual_channels),
+        residual_share=share,
     )

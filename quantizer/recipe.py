@@ -1,71 +1,47 @@
-"""What is stored: bits, group size and grid of one matrix, and the whole recipe of one run."""
+"""The recipe of one run: what is stored how, and how codes are chosen."""
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
-from .algorithms.methods import METHODS
+from runtime.bundle import json_codec
 
-GROUP_SIZES = (16, 32, 64, 128, 256)
-BITS = (4, 8)
-SCALE_BITS = (8, 16)
+from .algorithms.registry import METHODS, method_names
+from .costs.table import TARGETS, CostTable, read_costs
+from .storage.scheme import QuantConfig
 
-
-@dataclass(frozen=True)
-class Scheme:
-    """How a matrix `[N, K]` is stored: each row in groups of `group_size` inputs, each group with its own scale.
-
-    Symmetric groups have no zero point: their grid is `-2**(bits-1) … 2**(bits-1)-1` times the scale, which may be
-    negative, so that the group's largest weight sits on the longer side. Asymmetric groups store a zero point each.
-    Scales of 8 bits are multiples of a step that each row has; 16 stands for a float type, whichever suits.
-    """
-
-    bits: int
-    group_size: int = 32
-    symmetric: bool = False
-    scale_bits: int = 16
-
-    def __post_init__(self) -> None:
-        if self.bits not in BITS:
-            raise ValueError(f"bits: {self.bits} is not supported; choose one of {', '.join(map(str, BITS))}")
-        if self.group_size not in GROUP_SIZES:
-            accepted = ", ".join(map(str, GROUP_SIZES))
-            raise ValueError(f"group_size: {self.group_size} is not supported; choose one of {accepted}")
-        if self.scale_bits not in SCALE_BITS:
-            raise ValueError(f"scale_bits: {self.scale_bits} is not supported; choose 8 or 16")
-
-    @property
-    def levels(self) -> int:
-        """Number of codes of the grid, less one: the largest code."""
-        return int(2**self.bits) - 1
-
-    @property
-    def middle(self) -> int:
-        """The zero point of symmetric groups, and of ONNX Runtime where none is stored."""
-        return int(2 ** (self.bits - 1))
-
-    def groups(self, inputs: int) -> int:
-        """Groups of one row of `inputs` weights; the last one may be short."""
-        return -(-inputs // self.group_size)
+# As recipes of bundles and files called these before.
+_EARLIER = {
+    "table": "embedding",
+    "fold": "smoothing",
+    "outlier_share": "residual_share",
+    "outliers": "residual_channels",
+}
 
 
 @dataclass(frozen=True)
-class QuantConfig:
-    """How one matrix is stored.
+class TimeBudget:
+    """What the matrix products of a decode step may take.
 
     Attributes:
-        scheme: of its codes.
-        outliers: inputs that get a second code each for what the first one loses; a multiple of the group size.
+        ratio: of what they take with all matrices in plain 4-bit groups of 32 and the embedding in 8 bits.
+        target: whose kernel costs count, one of `TARGETS`; or what `costs` are of.
+        costs: measured ones, where the target is none of these.
     """
 
-    scheme: Scheme
-    outliers: int = 0
+    ratio: float
+    target: str
+    costs: CostTable | None = None
 
     def __post_init__(self) -> None:
-        if self.outliers < 0 or self.outliers % self.scheme.group_size:
-            raise ValueError(
-                f"outliers: {self.outliers} is not a multiple of the group size {self.scheme.group_size}; "
-                "the second codes fill whole groups"
-            )
+        if not 0.1 < self.ratio < 10:
+            raise ValueError(f"time: {self.ratio} of the time of plain 4-bit groups; choose a number such as 0.9")
+        if self.costs is None and self.target not in TARGETS:
+            raise ValueError(f"target: {self.target!r} has no costs; choose one of {', '.join(TARGETS)}")
+
+    @property
+    def table(self) -> CostTable:
+        """The costs to count by."""
+        return self.costs or read_costs(self.target)
 
 
 @dataclass(frozen=True)
@@ -74,17 +50,17 @@ class Recipe:
 
     Attributes:
         linear: how the weight matrices of the layers are stored.
-        table: how the token table (embedding, tied or untied head) is stored: symmetric, for the kernels that share it
+        embedding: how the embedding (tied or untied head) is stored: symmetric, for the kernels that share it
             pack zero points differently.
         exclude: patterns (`*`, `?`) of matrices that stay as they are.
-        method: how codes are chosen. "rtn" needs nothing; "search" finds each group's best grid; "gptq" also
-            propagates errors, and needs calibration text.
+        method: how codes are chosen: one of `METHODS`. Those that need text read the Hessian of each matrix's inputs.
         permute: let neighbouring weights absorb the order that suits GPTQ best.
-        fold: let neighbouring weights absorb a scale that favours inputs that matter.
+        smoothing: let neighbouring weights absorb a scale that favours inputs that matter.
         polish: rounds of refinement after GPTQ.
-        budget: bits per weight over all parameters; None stores every matrix by `linear` and `table`.
-        outlier_share: what second codes may add to weights.bin, of its bytes without them: how many outliers each 4-bit
-            matrix gets is then chosen by sensitivity. None gives each as many as `linear` and `table` say.
+        budget: bits per weight over all parameters; None stores every matrix by `linear` and `embedding`.
+        time: what a decode step may take on a target, in place of a budget of bytes.
+        residual_share: what second codes may add to weights.bin, of its bytes without them: how many each 4-bit
+            matrix gets is then chosen by sensitivity. None gives each as many as `linear` and `embedding` say.
         calibration: "self" for text that the model writes itself, or the name of the text that was given.
         calibration_tokens: most tokens to use of it.
         seed: of the model's own text.
@@ -92,42 +68,54 @@ class Recipe:
     """
 
     linear: QuantConfig
-    table: QuantConfig
+    embedding: QuantConfig
     exclude: tuple[str, ...] = ()
     method: str = "rtn"
     permute: bool = False
-    fold: bool = False
+    smoothing: bool = False
     polish: int = 0
     budget: float | None = None
-    outlier_share: float | None = None
+    time: TimeBudget | None = None
+    residual_share: float | None = None
     calibration: str = "self"
     calibration_tokens: int = 16384
     seed: int = 0
     kv: Literal["int8", "int4"] | None = None
 
     def __post_init__(self) -> None:
-        if not self.table.scheme.symmetric:
-            raise ValueError("table: must be symmetric; MatMulNBits and GatherBlockQuantized share its bytes")
+        if not self.embedding.scheme.symmetric:
+            raise ValueError("embedding: must be symmetric; MatMulNBits and GatherBlockQuantized share its bytes")
         if self.method not in METHODS:
             raise ValueError(f"method: {self.method!r} is not known; choose one of {', '.join(METHODS)}")
         if self.kv not in (None, "int8", "int4"):
             raise ValueError(f"kv: {self.kv!r} is not supported; choose int8 or int4, or leave it out")
-        outliers = self.outliers or self.outlier_share is not None
-        if not self.needs_text and (self.permute or self.fold or self.polish or self.budget or outliers):
-            raise ValueError("permute, fold, polish, budget and outliers need calibration: use method gptq")
+        residuals = self.residual_channels or self.residual_share is not None
+        if not self.needs_text and (
+            self.permute or self.smoothing or self.polish or self.budget or self.time or residuals
+        ):
+            raise ValueError(
+                "permute, smoothing, polish, budget, time and residual channels need calibration: use method "
+                + " or ".join(method_names(needs_text=True))
+            )
         if self.polish < 0 or self.calibration_tokens < 1:
             raise ValueError("polish must be at least 0 and calibration_tokens at least 1")
         if self.budget is not None and not 1 < self.budget < 32:
-            raise ValueError(f"budget: {self.budget} bits per weight; choose a number between 4 and 9")
-        self._check_outlier_share()
+            raise ValueError(f"budget: {self.budget} bits per weight; choose a number between 1 and 32, such as 5.0")
+        if self.budget is not None and self.time is not None:
+            raise ValueError("budget counts bytes, and time counts what a decode step takes; leave one out")
+        self._check_residual_share()
 
-    def _check_outlier_share(self) -> None:
-        if self.outlier_share is None:
+    def _check_residual_share(self) -> None:
+        if self.residual_share is None:
             return
-        if self.budget is not None or self.outliers:
-            raise ValueError("outlier_share: a budget, or outliers of linear and table, say the same; leave one out")
-        if not 0 < self.outlier_share <= 1:
-            raise ValueError(f"outlier_share: {self.outlier_share} of weights.bin; choose a number above 0, at most 1")
+        if self.budget is not None or self.time is not None or self.residual_channels:
+            raise ValueError(
+                "residual_share: a budget, or residual channels of linear and embedding, say the same; leave one out"
+            )
+        if not 0 < self.residual_share <= 1:
+            raise ValueError(
+                f"residual_share: {self.residual_share} of weights.bin; choose a number above 0, at most 1"
+            )
 
     @property
     def needs_text(self) -> bool:
@@ -137,9 +125,28 @@ class Recipe:
     @property
     def weighs(self) -> bool:
         """Whether measured sensitivity decides how each matrix is stored."""
-        return self.budget is not None or self.outlier_share is not None
+        return self.budget is not None or self.time is not None or self.residual_share is not None
 
     @property
-    def outliers(self) -> int:
-        """Outlier inputs of any matrix that is stored by `linear` or `table`."""
-        return max(self.linear.outliers, self.table.outliers)
+    def residual_channels(self) -> int:
+        """Residual-coded channels of any matrix that is stored by `linear` or `embedding`."""
+        return max(self.linear.residual_channels, self.embedding.residual_channels)
+
+
+def decode_recipe(data: Any) -> Recipe:
+    """A recipe from parsed JSON or TOML; earlier spellings of its keys are read, too.
+
+    Raises:
+        StrictJsonError: an unknown key, a value of another type, a key in both of its spellings.
+        ValueError: a value that is not supported.
+    """
+    return json_codec.decode(Recipe, _respelt(data))
+
+
+def _respelt(data: Any) -> Any:
+    if not isinstance(data, dict):
+        return data
+    for earlier, key in _EARLIER.items():
+        if earlier in data and key in data:
+            raise json_codec.StrictJsonError(f"{earlier!r} is the earlier spelling of {key!r}; leave one out")
+    return {_EARLIER.get(key, key): _respelt(value) for key, value in data.items()}

@@ -5,16 +5,16 @@ from dataclasses import dataclass, replace
 import numpy as np
 import onnx_ir as ir
 
-from .algorithms.outlier_channels import Columns, refit, set_apart
-from .algorithms.registry import NO_OUTLIERS, quantize_matrix
-from .algorithms.residual_channels import Index, effective
+from .algorithms.outlier_channels import refit, set_apart
+from .algorithms.quantize_matrix import quantize_matrix
 from .graph.expert_stacks import quantize_stack
 from .graph.quantizable import QuantizableWeight
 from .plan import Plan
-from .recipe import QuantConfig
-from .storage.matrix import Floats, QuantizedMatrix
+from .storage.matrix import NO_RESIDUALS, Floats, Index, QuantizedMatrix, effective
 from .storage.packing import packed_bytes
 from .storage.resume import Made, ResumeCache
+from .storage.scheme import QuantConfig
+from .storage.stored import OutlierWeights
 from .storage.storing import relative_error, scale_type, scale_type_of
 
 
@@ -24,17 +24,17 @@ class Codes:
 
     Attributes:
         matrices: one, or one for each expert.
-        index: inputs that the matrix repeats as outliers.
+        index: inputs that the matrix repeats as residual-coded channels.
         kind: the type of its scales.
-        error: ‖W − Ŵ‖ / ‖W‖, the inputs in `columns` aside.
-        columns: inputs that stay in floating point.
+        error: ‖W − Ŵ‖ / ‖W‖, the inputs in `outliers` aside.
+        outliers: inputs that stay in floating point.
     """
 
     matrices: tuple[QuantizedMatrix, ...]
     index: Index
     kind: np.dtype[np.generic]
     error: float
-    columns: Columns | None = None
+    outliers: OutlierWeights | None = None
 
 
 class QuantizeWorker:
@@ -54,57 +54,57 @@ class QuantizeWorker:
         return self._stack(site, tensor) if site.role == "experts" else self._matrix(site, tensor)
 
     def _matrix(self, site: QuantizableWeight, tensor: ir.TensorProtocol) -> Codes | str:
-        choice = _for_activations(self._plan.choices[site.unit], tensor.dtype)
+        config = _for_activations(self._plan.configs[site.unit], tensor.dtype)
         weight = self._plan.read(site, tensor)
-        kind = np.dtype(scale_type(weight, choice.scheme, tensor.dtype))
-        needed = packed_bytes(site.rows, site.inputs, choice, kind.itemsize)
+        kind = np.dtype(scale_type(weight, config.scheme, tensor.dtype))
+        needed = packed_bytes(site.rows, site.inputs, config, kind.itemsize)
         if needed >= tensor.nbytes:
             return f"would grow to {needed:,} bytes"
-        loud = self._plan.loud.get(site.weight)
-        if loud is not None:
-            return self._with_loud(site, weight, choice, kind, loud)
-        matrix, index = self._quantized(site, weight, self._plan.hessian(site), choice, kind)
+        channels = self._plan.outlier_channels.get(site.weight)
+        if channels is not None:
+            return self._with_outliers(site, weight, config, kind, channels)
+        matrix, index = self._quantized(site, weight, self._plan.hessian(site), config, kind)
         return Codes((matrix,), index, kind, relative_error(weight, matrix, index))
 
-    def _with_loud(
-        self, site: QuantizableWeight, weight: Floats, choice: QuantConfig, kind: np.dtype[np.generic], loud: Index
+    def _with_outliers(
+        self, site: QuantizableWeight, weight: Floats, config: QuantConfig, kind: np.dtype[np.generic], channels: Index
     ) -> Codes:
         hessian = self._plan.hessian(site)
         assert hessian is not None
-        quiet, left = set_apart(weight, hessian, loud)
-        matrix, index = self._quantized(site, quiet, left, choice, kind)
-        columns = refit(weight, hessian, loud, effective(matrix, index))
-        return Codes((matrix,), index, kind, relative_error(quiet, matrix, index), columns)
+        others, left = set_apart(weight, hessian, channels)
+        matrix, index = self._quantized(site, others, left, config, kind)
+        outliers = refit(weight, hessian, channels, effective(matrix, index))
+        return Codes((matrix,), index, kind, relative_error(others, matrix, index), outliers)
 
     def _stack(self, site: QuantizableWeight, tensor: ir.TensorProtocol) -> Codes:
-        plan, choice = self._plan, self._plan.choices[site.unit]
+        plan, config = self._plan, self._plan.configs[site.unit]
         largest = max(float(np.abs(plan.read(site, tensor, expert)).max()) for expert in range(site.count))
-        kind = np.dtype(scale_type_of(largest, choice.scheme))
+        kind = np.dtype(scale_type_of(largest, config.scheme))
         weights = (plan.read(site, tensor, expert) for expert in range(site.count))
 
         def quantized(i: int, weight: Floats) -> QuantizedMatrix:
-            return self._quantized(site, weight, plan.hessian(site, i), choice, kind, i)[0]
+            return self._quantized(site, weight, plan.hessian(site, i), config, kind, i)[0]
 
         stack, error = quantize_stack(weights, quantized)
-        return Codes(tuple(stack), NO_OUTLIERS, kind, error)
+        return Codes(tuple(stack), NO_RESIDUALS, kind, error)
 
     def _quantized(
         self,
         site: QuantizableWeight,
         weight: Floats,
         hessian: Floats | None,
-        choice: QuantConfig,
+        config: QuantConfig,
         kind: np.dtype[np.generic],
         i: int = 0,
     ) -> Made:
         recipe = self._plan.recipe
 
         def make() -> Made:
-            return quantize_matrix(weight, hessian, choice, recipe.method, kind, recipe.polish)
+            return quantize_matrix(weight, hessian, config, recipe.method, kind, recipe.polish)
 
-        return self._finished.get_or_make(f"{site.weight}.{i}", choice, kind, make)
+        return self._finished.get_or_make(f"{site.weight}.{i}", config, kind, make)
 
 
-def _for_activations(choice: QuantConfig, dtype: ir.DataType) -> QuantConfig:
+def _for_activations(config: QuantConfig, dtype: ir.DataType) -> QuantConfig:
     """Steps times codes are exact in float32 only."""
-    return choice if dtype == ir.DataType.FLOAT else replace(choice, scheme=replace(choice.scheme, scale_bits=16))
+    return config if dtype == ir.DataType.FLOAT else replace(config, scheme=replace(config.scheme, scale_bits=16))

@@ -1,17 +1,23 @@
 """LLM: the blocking interface. Load a bundle, generate, stream, chat, score."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
-from typing import Any, overload
+from typing import TYPE_CHECKING, Any, overload
 
-from .batch import Batch
-from .client import Model, Prompt, Request
-from .engine.engine import EngineStats
-from .engine.handle import RequestHandle
+from .loading import Opening
 from .options import EngineOptions, SamplingParams
-from .ort.runner_protocol import ModelRunner
-from .outputs import Completion, Score, raise_error, score_of
+
+if TYPE_CHECKING:  # what is imported while weights are loaded: see LLM.__init__
+    from .client import Prompt, Request
+    from .engine.engine import EngineStats
+    from .engine.handle import RequestHandle
+    from .ort.runner_protocol import ModelRunner
+    from .outputs import Completion, Score
 
 Message = Mapping[str, Any]
 Messages = Sequence[Message]
@@ -28,6 +34,8 @@ class LLM:
         options: how the engine uses the machine.
         executor: computes steps in place of the bundle's graphs, for embedders.
         chat_template: a file with a template in place of the bundle's own.
+        draft: bundle of a smaller model with the same tokenizer, in place of the one in `options`.
+        lora: folders of LoRA adapters by name; a request has one by `adapter="name"` among its parameters.
 
     Raises:
         BundleError: the folder is not a usable bundle.
@@ -46,9 +54,18 @@ class LLM:
         *,
         executor: ModelRunner | None = None,
         chat_template: str | Path | None = None,
+        draft: str | Path | None = None,
+        lora: Mapping[str, str | Path] | None = None,
     ) -> None:
+        options = options or EngineOptions()
+        if draft is not None:
+            options = replace(options, draft=draft)
+        opening = Opening(path, provider, options, lora) if executor is None else None
+
+        from .client import Model  # while the weights are loaded
+
         template = None if chat_template is None else Path(chat_template)
-        self.model = Model(path, provider, options or EngineOptions(), executor, chat_template=template)
+        self.model = Model(path, provider, options, executor, chat_template=template, opening=opening, lora=lora)
 
     def __repr__(self) -> str:
         return f"LLM({self.model.describe()})"
@@ -104,6 +121,8 @@ class LLM:
             OptionError: a keyword is no sampling parameter.
             ExecutionError: the only prompt failed. In a list, the completion's `error` says so.
         """
+        from .outputs import raise_error
+
         params = (params or SamplingParams()).with_changes(changes)
         prompts = [prompt] if is_one_prompt(prompt) else prompt
         answers = self._run([self.model.request(one, params, timeout=timeout) for one in prompts], progress)
@@ -166,6 +185,8 @@ class LLM:
             ChatTemplateError: the bundle has no template, or it refuses these messages.
             OptionError: a keyword is neither a sampling parameter nor read by the template.
         """
+        from .outputs import raise_error
+
         one = is_one_conversation(messages)
         conversations = [messages] if one else messages
         requests = [self.model.chat_request(each, params, timeout=timeout, **extra) for each in conversations]
@@ -195,6 +216,8 @@ class LLM:
             RequestError: a text is empty or longer than the context.
             ExecutionError: a step failed.
         """
+        from .outputs import raise_error, score_of
+
         one = is_one_prompt(text)
         requests = [self.model.request(each, SCORING) for each in ([text] if one else text)]
         done = zip(requests, self._run(requests), strict=True)
@@ -209,7 +232,7 @@ class LLM:
         """Cancel what still runs, and release threads and memory."""
         self.model.close()
 
-    def __enter__(self) -> "LLM":
+    def __enter__(self) -> LLM:
         return self
 
     def __exit__(
@@ -218,8 +241,13 @@ class LLM:
         self.close()
 
     def _run(self, requests: Sequence[Request], progress: bool = False) -> list[Completion]:
-        done = Batch(self.model).stream(requests)
-        found = dict(_shown(done, len(requests)) if progress else done)
+        from .batch import Batch
+
+        found: dict[int, Completion] = {}
+        with answered(len(requests), shown=progress) as advance:
+            for place, completion in Batch(self.model).stream(requests):
+                found[place] = completion
+                advance()
         return [found[place] for place in range(len(requests))]
 
 
@@ -238,8 +266,15 @@ def is_one_conversation(messages: Any) -> bool:
     )
 
 
-def _shown(done: Iterable[tuple[int, Completion]], total: int) -> Iterator[tuple[int, Completion]]:
+@contextmanager
+def answered(total: int, *, shown: bool) -> Iterator[Callable[[], None]]:
+    """A bar on stderr while the context lasts, if it is shown; gives the function to call after each answer."""
+    if not shown:
+        yield lambda: None
+        return
     from rich.console import Console
-    from rich.progress import track
+    from rich.progress import Progress
 
-    return iter(track(done, "answering", total=total, console=Console(stderr=True)))
+    with Progress(console=Console(stderr=True)) as bar:
+        task = bar.add_task("answering", total=total)
+        yield lambda: bar.advance(task)

@@ -43,10 +43,8 @@ def stand_in(graph: ir.Graph) -> None:
 class _Subgraph:
     def __init__(self, graph: ir.Graph, node: ir.Node) -> None:
         self.graph, self.node, self.count = graph, node, 0
-        names = (
-            "query key value key_cache value_cache cumulative pasts table cos sin slots sink q_norm k_norm k_scale v_scale"
-        )
-        self.given = dict(zip(names.split(), node.inputs, strict=False))
+        names = "query key value key_cache value_cache cumulative pasts table cos sin slots sink q_norm k_norm"
+        self.given = dict(zip([*names.split(), "k_scale", "v_scale"], node.inputs, strict=False))
         get = node.attributes.get
         self.heads, self.kv_heads = node.attributes["num_heads"].as_int(), node.attributes["kv_num_heads"].as_int()
         self.scale = node.attributes["scale"].as_float()

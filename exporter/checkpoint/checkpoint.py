@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -27,6 +27,7 @@ class PackedTensor:
         zero_points: uint8 [N, ceil(K / group_size)], or None for 2**(bits - 1) everywhere.
         bits: 2, 4 or 8 to be `storable`.
         group_size: a power of two from 16 on to be `storable`.
+        transposed: the tensor itself is [K, N].
     """
 
     codes: CodeArray
@@ -34,6 +35,7 @@ class PackedTensor:
     zero_points: CodeArray | None
     bits: int
     group_size: int
+    transposed: bool = False
 
     @property
     def storable(self) -> bool:
@@ -81,6 +83,22 @@ class TensorSource(Protocol):
         """The same values as codes and scales where the stored form maps to them exactly, else None."""
 
 
+@runtime_checkable
+class Sliced(Protocol):
+    """A tensor whose rows may be readable without the others."""
+
+    def rows(self, start: int, stop: int) -> "TensorSource | None":
+        """Rows [start, stop) as a tensor of their own, or None where they are not stored one behind the other."""
+
+
+@runtime_checkable
+class Stacked(Protocol):
+    """A tensor [E, ...] whose matrices may be readable without the others."""
+
+    def matrix(self, index: int) -> "TensorSource | None":
+        """One entry of the first dimension, without that dimension, or None where it cannot be read alone."""
+
+
 @dataclass(frozen=True)
 class Renamed:
     """A tensor that stands in for another: an adapter's whole tensor, or a head as the embedding."""
@@ -105,6 +123,14 @@ class Renamed:
     def packed(self) -> PackedTensor | None:
         """As stored."""
         return self.source.packed()
+
+    def rows(self, start: int, stop: int) -> TensorSource | None:
+        """Those of the tensor, where it has any."""
+        return self.source.rows(start, stop) if isinstance(self.source, Sliced) else None
+
+    def matrix(self, index: int) -> TensorSource | None:
+        """That of the tensor, where it has any."""
+        return self.source.matrix(index) if isinstance(self.source, Stacked) else None
 
 
 @dataclass(frozen=True)
@@ -145,10 +171,11 @@ class Checkpoint:
         if not self.files:
             return None
         with ThreadPoolExecutor(max_workers=4) as pool:
-            digests = sorted(pool.map(_file_sha256, self.files))
+            digests = sorted(pool.map(file_sha256, self.files))
         return digests[0] if len(digests) == 1 else hashlib.sha256("\n".join(digests).encode()).hexdigest()
 
 
-def _file_sha256(path: Path) -> str:
+def file_sha256(path: Path) -> str:
+    """Hash of one file, read in pieces."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()

@@ -45,6 +45,14 @@ class LiveTensor:
         require_finite(values, self.name)
         return values
 
+    def rows(self, start: int, stop: int) -> "LiveTensor":
+        """Some rows: a view."""
+        return LiveTensor(self.name, self.tensor[start:stop])
+
+    def matrix(self, index: int) -> "LiveTensor":
+        """One entry of the first dimension: a view."""
+        return LiveTensor(self.name, self.tensor[index])
+
     def packed(self) -> PackedTensor | None:
         """None."""
         return None

@@ -3,9 +3,7 @@
 from collections.abc import Iterator
 from typing import Protocol
 
-from .checkpoint import FloatArray, TensorSource
-from .gguf.tensor import GgufTensor
-from .safetensors.file import SafetensorsTensor
+from .checkpoint import FloatArray, Sliced, TensorSource
 
 BLOCK_VALUES = 1 << 21
 
@@ -23,7 +21,7 @@ class Rows(Protocol):
 
 def row_blocks(source: TensorSource, values: int | None = None) -> Iterator[Rows]:
     """A matrix `[rows, columns]` as blocks of at most so many values, in order."""
-    if len(source.shape) != 2 or not isinstance(source, SafetensorsTensor | GgufTensor):
+    if len(source.shape) != 2 or not isinstance(source, Sliced):
         yield source
         return
     rows, columns = source.shape

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from ..checkpoint.gguf.tensor import GgufTensor
-from ..checkpoint.safetensors.file import SafetensorsTensor
+from ..checkpoint.checkpoint import Stacked
 
 if TYPE_CHECKING:
     from ..checkpoint import TensorSource
@@ -35,7 +34,8 @@ def slices(weight: "Weight") -> "Iterator[Weight]":
     whole = _Whole(weight.sources[0], count, weight.order)
     order = weight.order if whole.is_stack else None
     for i in range(count):
-        yield replace(one, sources=(_Part(whole, i),), order=order)
+        alone = weight.sources[0].matrix(i) if whole.is_stack and isinstance(weight.sources[0], Stacked) else None
+        yield replace(one, sources=(alone or _Part(whole, i),), order=order)
 
 
 @dataclass(frozen=True)
@@ -88,18 +88,8 @@ class _Part:
         return self.whole.shape
 
     def read(self) -> npt.NDArray[np.float32]:
-        alone = self._alone()
-        if alone is not None:
-            return alone.read().reshape(self.shape)
         part: npt.NDArray[np.float32] = self.whole.values[self.index]
         return part
 
     def packed(self) -> Any:
         return None
-
-    def _alone(self) -> "TensorSource | None":
-        """The stored rows of this matrix, where they can be read without the others."""
-        source = self.whole.source
-        if not self.whole.is_stack or not isinstance(source, SafetensorsTensor | GgufTensor):
-            return None
-        return source.rows(self.index, self.index + 1)

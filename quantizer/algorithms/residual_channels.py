@@ -1,21 +1,19 @@
-"""Outlier inputs: the few whose rounding hurts most get a second 4-bit code for what the first one lost.
+"""Residual-coded channels: the few inputs whose rounding hurts most get a second code for what the first one lost.
 
 After OWQ (Lee et al., 2023, arXiv:2306.02272), which keeps them in floating point. Here the matrix is extended,
 `[Q(W) | Q(residual)]`, and so are its inputs, `[A | A[idx]]`: one product, one kernel. For GPTQ this is nothing
-special: the extended Hessian says that an outlier's second column can make up for its first one entirely.
+special: the extended Hessian says that a channel's second column can make up for its first one entirely.
 """
 
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
-from ..recipe import QuantConfig, Scheme
-from ..storage.matrix import Floats, QuantizedMatrix
+from ..storage.matrix import Floats, Index
+from ..storage.scheme import QuantConfig, Scheme
 from .rtn import lost_by_input
 
-Index = npt.NDArray[np.int64]
-_MAIN_SHARE = 1 / 64  # how much an outlier still counts in the search of its first grid
+_MAIN_SHARE = 1 / 64  # of its importance in the search of its first grid; the second code covers the rest
 
 
 @dataclass(frozen=True)
@@ -42,18 +40,18 @@ def choose_residual_channels(weight: Floats, diagonal: Floats, scheme: Scheme, c
     return np.sort(worst).astype(np.int64)
 
 
-def extend(weight: Floats, hessian: Floats, diagonal: Floats, choice: QuantConfig) -> Extended:
-    """Repeat the outlier inputs behind all others; the repeated ones begin a new group.
+def extend(weight: Floats, hessian: Floats, diagonal: Floats, config: QuantConfig) -> Extended:
+    """Repeat the residual-coded channels behind all others; the repeated ones begin a new group.
 
     Args:
         weight: `[N, K]`.
         hessian: `[K, K]`.
         diagonal: `[K]`, damped, for the scale search.
-        choice: scheme, and how many outliers.
+        config: scheme, and how many residual channels.
     """
     inputs = weight.shape[1]
-    filler = -inputs % choice.scheme.group_size
-    chosen = choose_residual_channels(weight, diagonal, choice.scheme, min(choice.outliers, inputs))
+    filler = -inputs % config.scheme.group_size
+    chosen = choose_residual_channels(weight, diagonal, config.scheme, min(config.residual_channels, inputs))
     index = np.concatenate([np.zeros(filler, np.int64), chosen])
     wide = np.pad(weight, ((0, 0), (0, len(index))))
     reads = np.concatenate([np.arange(inputs), index])
@@ -64,12 +62,3 @@ def extend(weight: Floats, hessian: Floats, diagonal: Floats, choice: QuantConfi
     importance = diagonal[reads]
     importance[chosen] *= np.float32(_MAIN_SHARE)
     return Extended(wide, hessian, importance, index)
-
-
-def effective(matrix: QuantizedMatrix, index: Index) -> Floats:
-    """The weights `[N, inputs]` that an extended matrix multiplies by."""
-    wide = matrix.dequantize()
-    inputs = wide.shape[1] - len(index)
-    weights = np.ascontiguousarray(wide[:, :inputs])
-    np.add.at(weights.T, index, wide[:, inputs:].T)
-    return weights

@@ -9,10 +9,9 @@ import numpy as np
 
 from runtime.bundle import json_codec
 
-from ..algorithms.residual_channels import Index
-from ..recipe import Scheme
-from ..storage.matrix import Floats
-from .budget import Measured
+from ..storage.matrix import Floats, Index
+from ..storage.scheme import Scheme
+from .budget import Measured, Tried
 
 
 class MeasurementLog:
@@ -24,14 +23,15 @@ class MeasurementLog:
 
     Attributes:
         kls: by weight name, what it adds to the KL divergence alone.
-        loud: by weight name, inputs that stay in floating point.
+        outlier_channels: by weight name, inputs that stay in floating point.
     """
 
     def __init__(self, path: Path, fingerprint: str) -> None:
         self._path = path
         self.kls: dict[str, float] = {}
-        self._damages: dict[str, dict[Scheme, Floats]] = {}
-        self.loud: dict[str, Index] = {}
+        self._input_errors: dict[str, dict[Scheme, Floats]] = {}
+        self._rounding_errors: dict[str, dict[int, float]] = {}
+        self.outlier_channels: dict[str, Index] = {}
         header = json.dumps({"fingerprint": fingerprint}) + "\n"
         lines = _whole_lines(path)
         if lines[:1] != [header]:
@@ -43,12 +43,13 @@ class MeasurementLog:
     @property
     def measured(self) -> dict[str, Measured]:
         """By weight name, what is known in full."""
-        return {name: Measured(kl, self._damages[name]) for name, kl in self.kls.items()}
+        return {n: Measured(kl, self._input_errors[n], self._rounding_errors[n]) for n, kl in self.kls.items()}
 
-    def add(self, name: str, damages: dict[Scheme, Floats], loud: Index | None) -> None:
+    def add(self, name: str, tried: Tried, channels: Index | None) -> None:
         """Keep what is known of one matrix before its text has gone through the rest of the model."""
-        entry = {"name": name, "damages": [[json_codec.encode(s), _encode(v)] for s, v in damages.items()]}
-        self._append(entry | ({} if loud is None else {"loud": loud.tolist()}))
+        errors = [[json_codec.encode(scheme), _encode(values)] for scheme, values in tried.input_errors.items()]
+        entry = {"name": name, "input_errors": errors, "rounding_errors": list(tried.rounding_errors.items())}
+        self._append(entry | ({} if channels is None else {"outlier_channels": channels.tolist()}))
 
     def finish(self, kls: dict[str, float]) -> None:
         """Keep the KL divergences of matrices."""
@@ -63,9 +64,11 @@ class MeasurementLog:
         if "kls" in entry:
             self.kls |= entry["kls"]
             return
-        self._damages[entry["name"]] = {Scheme(**scheme): _decode(values) for scheme, values in entry["damages"]}
-        if "loud" in entry:
-            self.loud[entry["name"]] = np.array(entry["loud"], np.int64)
+        errors = {Scheme(**scheme): _decode(values) for scheme, values in entry["input_errors"]}
+        self._input_errors[entry["name"]] = errors
+        self._rounding_errors[entry["name"]] = dict(entry["rounding_errors"])
+        if "outlier_channels" in entry:
+            self.outlier_channels[entry["name"]] = np.array(entry["outlier_channels"], np.int64)
 
 
 def _whole_lines(path: Path) -> list[str]:

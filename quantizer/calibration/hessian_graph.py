@@ -15,14 +15,14 @@ from ..graph.graphs import add_initializer
 from ..graph.quantizable import is_matrix, use_of
 from ..transforms.residual_stream import norm_vectors
 
-HESSIAN, SQUARES = "gram", "diagonal"
+HESSIAN, SQUARES = "hessian", "diagonal"
 _PROJECTED = ("MatMul", "Split", "Reshape", "RotaryEmbedding")
 
 
 def add_hessians(graph: ir.Graph, *, whole: bool = True) -> dict[str, str]:
     """Add outputs for each distinct value that matrices read; return weight name → name of that value.
 
-    Of a value called x the diagonal `[K]` is "x.diagonal", and where it is to be `whole` the Hessian `[K, K]` "x.gram".
+    Of a value called x the diagonal `[K]` is "x.diagonal", and the Hessian `[K, K]`, if `whole`, "x.hessian".
     """
     added: set[ir.Value] = set()
     readers: dict[str, str] = {}
@@ -34,9 +34,14 @@ def add_hessians(graph: ir.Graph, *, whole: bool = True) -> dict[str, str]:
     return readers
 
 
+def hessian_inputs(graph: ir.Graph) -> list[int]:
+    """The sizes K of the distinct values that matrices of the graph read, in their order."""
+    return list({x: inputs for _, x, inputs, _ in _reads(graph)}.values())
+
+
 def hessian_bytes(graph: ir.Graph) -> int:
     """What the Hessians of all that matrices of the graph read take in float32."""
-    return sum(4 * inputs * inputs for inputs in {x: inputs for _, x, inputs, _ in _reads(graph)}.values())
+    return sum(4 * inputs * inputs for inputs in hessian_inputs(graph))
 
 
 def _reads(graph: ir.Graph) -> Iterator[tuple[str, ir.Value, int, ir.Value | None]]:
@@ -100,7 +105,7 @@ def _squares_before(graph: ir.Graph, experts: Experts, hidden: int) -> ir.Value 
 class _HessianOf:
     """The nodes of one Hessian."""
 
-    def __init__(self, graph: ir.Graph, x: ir.Value, inputs: int, purpose: str = "gram") -> None:
+    def __init__(self, graph: ir.Graph, x: ir.Value, inputs: int, purpose: str = "hessian") -> None:
         self._graph = graph
         self._x = x
         self._inputs = inputs

@@ -25,8 +25,9 @@ from runtime.bundle.bundle import Bundle
 from runtime.errors import QuantizationError
 
 from ..graph.experts import find_experts
-from ..graph.graphs import WEIGHTS_NAME, prefill_graph
+from ..graph.graphs import prefill_graph
 from ..storage.matrix import Floats
+from ..storage.weights_file import WEIGHTS_NAME
 from .expert_hessians import ExpertHessians, Seen
 from .half import is_activation, read_row, to_half
 from .hessian_graph import HESSIAN, SQUARES, add_hessians, add_inputs_of, hessian_bytes
@@ -35,9 +36,7 @@ from .segments import Arrays, Cut, Segment, body, empty_cache_feeds, find_cut
 _HEAD = "head"
 MOST_KEPT = 4 << 30  # bytes of Hessians in the work folder
 _TOGETHER = 2048  # tokens in a run: beyond, products gain nothing
-_FORMAT = (
-    b"tokens weighted by the stream, states in 16 bits"  # of the Hessians: a work folder with others is begun anew
-)
+_FORMAT = b"Hessians of tokens weighted by the stream, states in 16 bits"  # a work folder of another is begun anew
 IntArray = npt.NDArray[np.int64]
 
 

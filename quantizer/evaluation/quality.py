@@ -34,7 +34,7 @@ def activation_rounding(bundle: Bundle, text: Text) -> Scores | None:
     """What it costs that products round their activations to 8 bits, on a part of `text`; None if none does.
 
     Where this is a large part of the whole loss, a model has massive activations, and `--group-size 16`, a stronger
-    folding (8 bits) or `--exclude` for what reads them helps more than further bits.
+    smoothing (8 bits) or `--exclude` for what reads them helps more than further bits.
     """
     if not rounding_nodes(prefill_graph(bundle)):
         return None

@@ -7,6 +7,11 @@ from typing import Literal
 import onnx_ir as ir
 
 Use = Literal["matmul", "gemm", "gather"]
+# What stands between a router's product and the choice of experts.
+_ELEMENTWISE = frozenset({
+    "Abs", "Add", "Cast", "Div", "Identity", "Log", "Max", "Min", "Mul", "Reshape", "Sigmoid", "Softmax", "Softplus",
+    "Sub", "Tanh", "Unsqueeze",
+})  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -16,18 +21,20 @@ class QuantizableWeight:
     Attributes:
         name: of the module, `model.layers.3.mlp.down_proj`; what `--exclude` matches.
         weight: name of its initializer, the same in every graph.
-        role: "table" for token embedding and head, "experts" for stacks, "linear" for all others.
-        rows, inputs: outputs and inputs of the multiplication; a table has one row per token.
+        role: "embedding" for token embeddings and head, "experts" for stacks, "linear" for all others.
+        rows, inputs: outputs and inputs of the multiplication; an embedding has one row per token.
         transposed: stored as `[inputs, rows]`, the layout of MatMul.
         count: matrices in the stack.
         operator: module of the experts, all of whose stacks are stored alike.
         divisor: that the group size must divide; 0 where any will do.
         joined: how the matrices of a stack are stored: apart, or as one matrix of all their rows or all their inputs.
+        multiplied: False for an embedding that is only gathered: a decode step reads one row of it.
+        active: matrices of the stack that one token reads.
     """
 
     name: str
     weight: str
-    role: Literal["linear", "table", "experts"]
+    role: Literal["linear", "embedding", "experts"]
     rows: int
     inputs: int
     transposed: bool
@@ -35,6 +42,8 @@ class QuantizableWeight:
     operator: str = ""
     divisor: int = 0
     joined: Literal["stack", "rows", "inputs"] = "stack"
+    multiplied: bool = True
+    active: int = 1
 
     @property
     def unit(self) -> str:
@@ -85,7 +94,7 @@ def merge_quantizable_weights(graphs: Iterable[Iterable[QuantizableWeight]]) -> 
     for sites in graphs:
         for site in sites:
             known = merged.setdefault(site.weight, site)
-            if site.role == "table" and known.role != "table":
+            if site.role == "embedding" and known.role != "embedding":
                 merged[site.weight] = site
     return list(merged.values())
 
@@ -110,12 +119,41 @@ def is_matrix(value: ir.Value) -> bool:
 
 
 def _is_left_out(value: ir.Value, uses: Sequence[Use | None], vocab_size: int) -> bool:
-    """Small, and everything depends on it: routers of experts, tables of positions."""
-    assert value.name is not None
+    """Small, and everything depends on it: routers of experts, single rows, tables of positions."""
     assert value.const_value is not None
-    module = value.name.removesuffix(".weight").rpartition(".")[2]
-    router = module == "gate" or module.endswith("_gate")
-    return router or ("gather" in uses and value.const_value.shape.numpy()[0] != vocab_size)
+    first, second = value.const_value.shape.numpy()
+    if "gather" in uses:
+        return first != vocab_size and not all(_is_of_tokens(node.inputs[1]) for node in value.consumers())
+    rows = second if "matmul" in uses else first
+    return rows == 1 or any(_chooses_experts(node.outputs[0]) for node in value.consumers())
+
+
+def _chooses_experts(scores: ir.Value) -> bool:
+    """Whether values decide, elementwise operators later, which experts a token goes to."""
+    waiting, seen = [scores], {scores}
+    while waiting:
+        value = waiting.pop()
+        for node in value.consumers():
+            if node.op_type == "TopK" or (node.op_type in ("MoE", "QMoE") and node.inputs[1] is value):
+                return True
+            if node.op_type in _ELEMENTWISE:
+                waiting += [output for output in node.outputs if output not in seen]
+                seen.update(node.outputs)
+    return False
+
+
+def _is_of_tokens(indices: ir.Value | None) -> bool:
+    """Whether indices are made of the values of `input_ids`, and not of its shape as positions are."""
+    waiting, seen = [indices], {indices}
+    while waiting:
+        value = waiting.pop()
+        if value is not None and value.name == "input_ids":
+            return True
+        node = value.producer() if value is not None else None
+        if node is not None and node.op_type not in ("Shape", "Size"):
+            waiting += [source for source in node.inputs if source not in seen]
+            seen.update(node.inputs)
+    return False
 
 
 def _quantizable_weight(value: ir.Value, uses: set[Use | None], vocab_size: int) -> QuantizableWeight:
@@ -124,5 +162,6 @@ def _quantizable_weight(value: ir.Value, uses: set[Use | None], vocab_size: int)
     first, second = value.const_value.shape.numpy()
     transposed = "matmul" in uses
     rows, inputs = (second, first) if transposed else (first, second)
-    role: Literal["linear", "table"] = "table" if "gather" in uses or rows == vocab_size else "linear"
-    return QuantizableWeight(value.name.removesuffix(".weight"), value.name, role, rows, inputs, transposed)
+    role: Literal["linear", "embedding"] = "embedding" if "gather" in uses or rows == vocab_size else "linear"
+    name = value.name.removesuffix(".weight")
+    return QuantizableWeight(name, value.name, role, rows, inputs, transposed, multiplied=uses != {"gather"})

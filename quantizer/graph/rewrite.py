@@ -4,58 +4,21 @@
 2. Add(MatMul(x, W), bias) → the bias input of MatMulNBits, which is free
 3. Gather(W, ids) → Reshape(GatherBlockQuantized(codes, ids, scales)): the *output* is reshaped, never the codes,
    so that a tied head and its embedding read the same bytes
-4. With outliers, the input of MatMulNBits becomes Concat(x, Gather(x, outliers)), and a gathered row the sum of its
-   first part and its second part, spread to where the outliers are
-5. With loud inputs, MatMulNBits reads x · quiet, and MatMul(Gather(x, loud), columns) is added
+4. With residual channels, the input of MatMulNBits becomes Concat(x, Gather(x, index)), and a gathered row the sum of
+   its first part and its second part, spread to where these channels are
+5. With outlier channels, MatMulNBits reads x · mask, and MatMul(Gather(x, channels), weights) is added
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 
 import numpy as np
 import onnx_ir as ir
 
-from ..algorithms.residual_channels import Index
-from ..recipe import Scheme
+from ..storage.stored import StoredMatrix
 from .graphs import add_initializer
 from .quantizable import use_of
 
 MICROSOFT = "com.microsoft"
-
-
-@dataclass(frozen=True)
-class StoredColumns:
-    """The initializers of loud inputs: `loud` int64 `[L]`, `columns` `[L, rows]`, and `quiet` `[inputs]`, 0 or 1."""
-
-    loud: ir.ExternalTensor
-    columns: ir.ExternalTensor
-    quiet: ir.ExternalTensor
-
-
-@dataclass(frozen=True)
-class StoredMatrix:
-    """The initializers of one quantized matrix: uint8 codes, scales in float or float16, zero points or None.
-
-    With `steps` `[rows, 1]`, `scales` are 8-bit multiples of them.
-
-    `outliers` holds `index`, the inputs that are read a second time; None if there are none.
-    """
-
-    scheme: Scheme
-    rows: int
-    inputs: int
-    codes: ir.ExternalTensor
-    scales: ir.ExternalTensor
-    zero_points: ir.ExternalTensor | None
-    outliers: ir.ExternalTensor | None = None
-    index: Index = field(default_factory=lambda: np.zeros(0, np.int64))
-    steps: ir.ExternalTensor | None = None
-    beside: StoredColumns | None = None
-
-    @property
-    def width(self) -> int:
-        """Inputs, and those that are repeated."""
-        return self.inputs + len(self.index)
 
 
 def rewrite_graph(graph: ir.Graph, stored: Mapping[str, StoredMatrix], accuracy_level: int) -> None:
@@ -99,38 +62,38 @@ class _Edit:
         attributes = {"K": self._matrix.width, "N": self._matrix.rows, "bits": scheme.bits}
         attributes |= {"block_size": scheme.group_size, "accuracy_level": self._accuracy_level}
         scales = self._scales()
-        before = self._quieten(node)
-        before += self._repeat_outliers(node, before[-1].outputs[0] if before else node.inputs[0])
+        before = self._mask_outliers(node)
+        before += self._repeat_inputs(node, before[-1].outputs[0] if before else node.inputs[0])
         x = before[-1].outputs[0] if before else node.inputs[0]
         inputs = [x, self._codes(), scales, self._zero_points(), None, bias]
         while inputs[-1] is None:
             inputs.pop()
         new = ir.node("MatMulNBits", inputs, attributes, domain=MICROSOFT, name=node.name)
-        _replace([node] if last is node else [node, last], [*before, new, *self._add_loud(node, new)])
+        _replace([node] if last is node else [node, last], [*before, new, *self._add_outlier_product(node, new)])
 
-    def _quieten(self, node: ir.Node) -> list[ir.Node]:
+    def _mask_outliers(self, node: ir.Node) -> list[ir.Node]:
         """Case 5, in front of a product."""
         if self._matrix.beside is None:
             return []
-        quiet = self._cast("quiet", self._matrix.beside.quiet, self._dtype)
-        return [ir.node("Mul", [node.inputs[0], quiet], name=f"{node.name}.quieted")]
+        mask = self._cast("outlier_mask", self._matrix.beside.mask, self._dtype)
+        return [ir.node("Mul", [node.inputs[0], mask], name=f"{node.name}.masked")]
 
-    def _add_loud(self, node: ir.Node, product: ir.Node) -> list[ir.Node]:
+    def _add_outlier_product(self, node: ir.Node, product: ir.Node) -> list[ir.Node]:
         """Case 5, behind a product."""
         if self._matrix.beside is None:
             return []
-        loud = self._initializer("loud", self._matrix.beside.loud)
-        columns = self._cast("columns", self._matrix.beside.columns, self._dtype)
-        picked = ir.node("Gather", [node.inputs[0], loud], {"axis": -1}, name=f"{node.name}.picked")
-        exact = ir.node("MatMul", [picked.outputs[0], columns], name=f"{node.name}.exact")
+        channels = self._initializer("outlier_channels", self._matrix.beside.channels)
+        weights = self._cast("outlier_weights", self._matrix.beside.weights, self._dtype)
+        picked = ir.node("Gather", [node.inputs[0], channels], {"axis": -1}, name=f"{node.name}.picked")
+        exact = ir.node("MatMul", [picked.outputs[0], weights], name=f"{node.name}.exact")
         total = ir.node("Add", [product.outputs[0], exact.outputs[0]], name=f"{node.name}.total")
         return [picked, exact, total]
 
-    def _repeat_outliers(self, node: ir.Node, x: ir.Value | None) -> list[ir.Node]:
+    def _repeat_inputs(self, node: ir.Node, x: ir.Value | None) -> list[ir.Node]:
         """Case 4, in front of a product."""
-        if self._matrix.outliers is None:
+        if self._matrix.residuals is None:
             return []
-        index = self._initializer("outliers", self._matrix.outliers)
+        index = self._initializer("outliers", self._matrix.residuals)
         picked = ir.node("Gather", [x, index], {"axis": -1}, name=f"{node.name}.outliers")
         parts = [x, picked.outputs[0]]
         return [picked, ir.node("Concat", parts, {"axis": -1}, name=f"{node.name}.extended")]
@@ -156,9 +119,9 @@ class _Edit:
         if padded == self._matrix.inputs:
             return nodes
         nodes.append(self._slice(nodes[0], 0, self._matrix.inputs, "main"))
-        return nodes + (self._add_outliers(nodes) if self._matrix.outliers else [])
+        return nodes + (self._add_residuals(nodes) if self._matrix.residuals else [])
 
-    def _add_outliers(self, nodes: list[ir.Node]) -> list[ir.Node]:
+    def _add_residuals(self, nodes: list[ir.Node]) -> list[ir.Node]:
         """Case 4, behind a gathered row: input i gets the second code at `place[i]`, or the zero behind them all."""
         inputs, index = self._matrix.inputs, self._matrix.index
         filler = -inputs % self._matrix.scheme.group_size

@@ -7,8 +7,8 @@ import numpy as np
 import numpy.typing as npt
 from ml_dtypes import bfloat16
 
-from ..recipe import QuantConfig
 from .matrix import Codes, QuantizedMatrix
+from .scheme import QuantConfig
 
 _STEP_BYTES = 2
 
@@ -50,10 +50,10 @@ def pack(matrix: QuantizedMatrix, stored: npt.DTypeLike = np.float32) -> PackedM
     return PackedMatrix(packed, scales, zero_points)
 
 
-def packed_bytes(rows: int, inputs: int, choice: QuantConfig, scale_bytes: int) -> int:
-    """Bytes of `[rows, inputs]`, padding and outliers included; `scale_bytes` for each float scale."""
-    scheme = choice.scheme
-    groups = scheme.groups(inputs) + scheme.groups(min(choice.outliers, inputs))
+def packed_bytes(rows: int, inputs: int, config: QuantConfig, scale_bytes: int) -> int:
+    """Bytes of `[rows, inputs]`, padding and residual channels included; `scale_bytes` for each float scale."""
+    scheme = config.scheme
+    groups = scheme.groups(inputs) + scheme.groups(min(config.residual_channels, inputs))
     zero_points = 0 if scheme.symmetric else math.ceil(groups * scheme.bits / 8)
     steps = 0 if scheme.scale_bits == 16 else _STEP_BYTES
     each = scale_bytes if scheme.scale_bits == 16 else 1

@@ -10,16 +10,15 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ..algorithms.residual_channels import Index
-from ..recipe import QuantConfig, Scheme
-from .matrix import QuantizedMatrix
+from .matrix import Index, QuantizedMatrix
 from .scales import Steps
+from .scheme import QuantConfig, Scheme
 
 Made = tuple[QuantizedMatrix, Index]
 
 
 class ResumeCache:
-    """Matrices and their outlier indices, by name.
+    """Matrices and the indices of their residual channels, by name.
 
     Args:
         folder: made when the first matrix is kept; None keeps nothing.
@@ -30,12 +29,12 @@ class ResumeCache:
         self._folder = folder
         self._fingerprint = fingerprint
 
-    def get_or_make(self, name: str, choice: QuantConfig, kind: np.dtype[Any], make: Callable[[], Made]) -> Made:
+    def get_or_make(self, name: str, config: QuantConfig, kind: np.dtype[Any], make: Callable[[], Made]) -> Made:
         """The matrix called `name`, stored by `choice` with scales in `kind`, from disk or else from `make`."""
         if self._folder is None:
             return make()
-        path, fingerprint = self._folder / f"{name}.codes", f"{self._fingerprint} {choice} {kind}"
-        found = _read(path, fingerprint, choice.scheme)
+        path, fingerprint = self._folder / f"{name}.codes", f"{self._fingerprint} {config} {kind}"
+        found = _read(path, fingerprint, config.scheme)
         if found is None:
             found = make()
             self._folder.mkdir(parents=True, exist_ok=True)

@@ -9,16 +9,13 @@ import onnx_ir as ir
 
 from runtime.bundle.manifest import QuantizedTensor
 
-from ..algorithms.outlier_channels import Columns
-from ..algorithms.residual_channels import Index, effective
-from ..graph.graphs import WEIGHTS_NAME
-from ..graph.rewrite import StoredColumns, StoredMatrix
 from ..parallel import parallel_map
-from ..recipe import Scheme
-from .matrix import Floats, QuantizedMatrix
+from .matrix import Floats, Index, QuantizedMatrix, effective
 from .packing import pack
+from .scheme import Scheme
+from .stored import OutlierWeights, StoredMatrix, StoredOutliers
 from .unpacking import require_round_trip
-from .weights_file import ALIGNMENT, Placed, WeightsWriter
+from .weights_file import ALIGNMENT, WEIGHTS_NAME, Placed, WeightsWriter
 
 _CHUNK = 1 << 20
 _HALF_RANGE = (2.0**-12, 2.0**15)  # below, even the largest groups would lose precision
@@ -47,7 +44,7 @@ def store_codes(
     index: Index,
     stored: npt.DTypeLike,
     error: float,
-    columns: Columns | None = None,
+    outliers: OutlierWeights | None = None,
 ) -> tuple[StoredMatrix, QuantizedTensor]:
     """Pack, check and write one matrix.
 
@@ -58,7 +55,7 @@ def store_codes(
         index: which inputs are repeated behind the others.
         stored: the type that scales are stored in.
         error: its `relative_error`.
-        columns: inputs that stay in floating point.
+        outliers: inputs that stay in floating point.
 
     Raises:
         QuantizationError: the packed bytes do not decode to the matrix.
@@ -74,28 +71,28 @@ def store_codes(
     scheme, rows, inputs = matrix.scheme, len(matrix.codes), matrix.codes.shape[1] - len(index)
     entry = QuantizedTensor(
         name=name, bits=scheme.bits, group_size=scheme.group_size, symmetric=scheme.symmetric,
-        outliers=_outliers(index, inputs, scheme.group_size), bytes=packed.nbytes, relative_error=error,
-        float_inputs=0 if columns is None else len(columns.index),
+        outliers=_residuals(index, inputs, scheme.group_size), bytes=packed.nbytes, relative_error=error,
+        float_inputs=0 if outliers is None else len(outliers.index),
     )  # fmt: skip
-    beside = None if columns is None else _store_columns(writer, module, columns, inputs)
+    beside = None if outliers is None else _store_outliers(writer, module, outliers, inputs)
     return StoredMatrix(scheme, rows, inputs, codes, scales, zeros, repeated, index, steps, beside), entry
 
 
-def columns_bytes(rows: int, inputs: int, loud: int) -> int:
-    """Bytes, at most, of a matrix's loud inputs in weights.bin."""
-    return (4 * rows * loud + 8 * loud + 4 * inputs + 2 * ALIGNMENT) if loud else 0
+def outlier_bytes(rows: int, inputs: int, outliers: int) -> int:
+    """Bytes, at most, of a matrix's outlier channels in weights.bin."""
+    return (4 * rows * outliers + 8 * outliers + 4 * inputs + 2 * ALIGNMENT) if outliers else 0
 
 
-def _store_columns(writer: WeightsWriter, module: str, columns: Columns, inputs: int) -> StoredColumns:
-    """Weights in half precision, where they fit, and what the other inputs are multiplied by: 1, or 0 if loud."""
-    quiet = np.ones(inputs, np.float32)
-    quiet[columns.index] = 0
-    fits = float(np.abs(columns.values).max(initial=0)) < np.finfo(np.float16).max
-    values = columns.values.astype(np.float16 if fits else np.float32)
-    return StoredColumns(
-        _write(writer, f"{module}.loud", columns.index),
-        _write(writer, f"{module}.columns", values),
-        _write(writer, f"{module}.quiet", quiet),
+def _store_outliers(writer: WeightsWriter, module: str, outliers: OutlierWeights, inputs: int) -> StoredOutliers:
+    """Weights in half precision, where they fit, and what the other inputs are multiplied by: 1, or 0 for these."""
+    mask = np.ones(inputs, np.float32)
+    mask[outliers.index] = 0
+    fits = float(np.abs(outliers.values).max(initial=0)) < np.finfo(np.float16).max
+    values = outliers.values.astype(np.float16 if fits else np.float32)
+    return StoredOutliers(
+        _write(writer, f"{module}.outlier_channels", outliers.index),
+        _write(writer, f"{module}.outlier_weights", values),
+        _write(writer, f"{module}.outlier_mask", mask),
     )
 
 
@@ -114,7 +111,7 @@ def relative_error(weight: Floats, matrix: QuantizedMatrix, index: Index) -> flo
     return float(np.sqrt(lost / whole)) if whole else 0.0
 
 
-def _outliers(index: Index, inputs: int, group_size: int) -> int:
+def _residuals(index: Index, inputs: int, group_size: int) -> int:
     return len(index) - (-inputs % group_size) if len(index) else 0
 
 

@@ -31,7 +31,7 @@ class Stream:
 
 
 def find_stream(graph: ir.Graph, vocab_size: int) -> Stream | None:
-    """Follow the stream from the token table; None if anything on the way is unknown."""
+    """Follow the stream from the embedding; None if anything on the way is unknown."""
     walk = _Walk(vocab_size)
     for node in graph:
         if not walk.step(node):
@@ -59,7 +59,7 @@ class _Walk:
 
     def step(self, node: ir.Node) -> bool:
         """Follow one node; False if it takes the stream where this cannot follow."""
-        if self._is_table(node):
+        if self._is_embedding(node):
             self._seen.add(node)
             self._on_stream.add(node.outputs[0])
             return True
@@ -77,7 +77,7 @@ class _Walk:
                 return None
         return Stream(self.size, _names(self.inputs), _names(self.outputs))
 
-    def _is_table(self, node: ir.Node) -> bool:
+    def _is_embedding(self, node: ir.Node) -> bool:
         weight = node.inputs[0] if node.op_type == "Gather" else None
         if weight is None or weight.const_value is None or use_of(node, weight) is None:
             return False

@@ -1,7 +1,7 @@
-"""Scale folding: inputs that matter are made larger before rounding, and what feeds them smaller. Exact.
+"""Smoothing: inputs that matter are made larger before rounding, and what feeds them smaller. Exact.
 
-After AWQ (Lin et al., 2023, arXiv:2306.00978). The search over exponents of the paper is replaced by one exponent: 0.25
-for 4 bits and 0.5 for 8 were best on every model that was measured.
+After AWQ (Lin et al., 2023, arXiv:2306.00978). The paper searches the exponent of each matrix; here it is 0.25 for 4
+bits and 0.5 for 8, which were best on SmolLM2-135M off its grid: KL 15 % lower than without, in 4 bits.
 """
 
 from collections.abc import Callable
@@ -21,13 +21,13 @@ Diagonal = Callable[[str], Floats | None]
 def plan_smoothing(
     structure: Structure, diagonal: Diagonal, exponent: Callable[[str], float], changes: EquivalentTransforms
 ) -> None:
-    """Add the foldings of a whole model to `changes`.
+    """Add the smoothing of a whole model to `changes`.
 
     Args:
         structure: what may absorb what.
         diagonal: weight name → mean squares of its inputs `[K]`, in the order that `changes` gives them; None where
             nothing is known.
-        exponent: weight name → how far its inputs are folded; 0 leaves them alone.
+        exponent: weight name → how far its inputs are smoothed; 0 leaves them alone.
         changes: is added to.
     """
     for gate in structure.gates:

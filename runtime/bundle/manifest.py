@@ -8,7 +8,8 @@ from typing import Any, Literal
 from ..errors import FormatVersionError, ManifestError
 from . import json_codec
 from .kv_layout import kv_bytes_per_token, state_bytes
-from .tensor_specs import DTYPE_BITS, DType, Phase, TensorSpec, check_ports
+from .sequence_task import SequenceTask
+from .tensor_specs import DTYPE_BITS, DType, Phase, TensorSpec, check_ports, check_sequence_ports
 
 __all__ = [
     "DTYPE_BITS",
@@ -111,17 +112,17 @@ class Graph:
 
 @dataclass(frozen=True)
 class Graphs:
-    """The graphs over the same weights; `paged`, where there is one, runs every step over keys and values in blocks."""
+    """The graphs over the same weights. One that reads whole texts needs no `decode`; `paged` has blocks."""
 
     prefill: Graph
-    decode: Graph
+    decode: Graph | None = None
     paged: Graph | None = None
 
     @property
-    def by_phase(self) -> "dict[Phase, Graph]":
-        """All graphs that there are."""
-        found: dict[Phase, Graph] = {"prefill": self.prefill, "decode": self.decode}
-        return found if self.paged is None else found | {"paged": self.paged}
+    def present(self) -> dict[Phase, Graph]:
+        """Those that there are."""
+        every: dict[Phase, Graph | None] = {"prefill": self.prefill, "decode": self.decode, "paged": self.paged}
+        return {phase: graph for phase, graph in every.items() if graph is not None}
 
 
 @dataclass(frozen=True)
@@ -284,6 +285,7 @@ class Manifest:
     verification: Verification
     quantization: Quantization | None = None
     quality: Quality | None = None
+    task: SequenceTask | None = None
     files: dict[str, FileEntry] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -300,14 +302,19 @@ class Manifest:
         return state_bytes([[int(size) for size in shape] for shape in states])
 
     def _check_files(self) -> None:
-        for name in [*self.files, *(graph.file for graph in self.graphs.by_phase.values())]:
+        for name in [*self.files, *(graph.file for graph in self.graphs.present.values())]:
             _require_plain_path(name)
         if len({name.lower() for name in self.files}) < len(self.files):
             raise ValueError("files: two names differ only in case, and would be one file on some systems")
 
     def _check_graphs(self) -> None:
         rows, cache = self.architecture.cache_rows, self.kv_cache
-        for phase, graph in self.graphs.by_phase.items():
+        if (self.task is None) != (self.graphs.decode is not None):
+            raise ValueError("graphs: decode belongs to a model that generates, and to no other (task)")
+        for phase, graph in self.graphs.present.items():
+            if self.task is not None:
+                check_sequence_ports(graph.inputs, graph.outputs, self.task.output_role, self.task.width)
+                continue
             stored = [(heads, width * cache.stored_bits // DTYPE_BITS[cache.dtype]) for heads, width in rows]
             check_ports(phase, graph.inputs, graph.outputs, stored, cache.dtype, self.architecture.vocab_size)
         expected = kv_bytes_per_token(rows, cache.stored_bits)

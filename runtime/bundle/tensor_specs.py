@@ -1,4 +1,4 @@
-"""What goes in and out of the graphs, by role: the table that a manifest's graphs are checked against."""
+"""What goes in and out of the two graphs, by role: the table that a manifest's graphs are checked against."""
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -8,7 +8,8 @@ from typing import Literal
 Phase = Literal["prefill", "decode", "paged"]
 Role = Literal[
     "input_ids", "seqlens_k", "total_sequence_length", "logits_index", "query_seqlens", "past_key", "past_value",
-    "logits", "present_key", "present_value", "past_state", "present_state",
+    "logits", "present_key", "present_value", "past_state", "present_state", "embeddings", "scores",
+    "lora_mask", "lora_a", "lora_b",
     "cumulative_sequence_length", "past_seqlens", "block_table", "attention_metadata", "position_ids", "last_positions",
 ]  # fmt: skip
 DType = Literal["float32", "float16", "bfloat16", "int64", "int32", "int8", "uint8"]
@@ -72,7 +73,7 @@ def check_ports(
     """Check that a graph has exactly the ports of its phase.
 
     Args:
-        phase: which of the graphs.
+        phase: which of the two graphs.
         inputs, outputs: the ports of the manifest.
         cache: (kv_heads, head_dim) of each layer; the cache ports of a role stand in the order of the layers.
         cache_dtype: element type of the cache.
@@ -82,7 +83,13 @@ def check_ports(
         ValueError: names the graph, the port and what it should be.
     """
     states = _state_ports(f"graphs.{phase}.inputs", inputs)
-    expected_inputs = {**_plain_inputs(phase, inputs), **_cache_ports("past", phase, cache, cache_dtype), "past_state": states}
+    adapters = _adapter_ports(f"graphs.{phase}.inputs", inputs)
+    expected_inputs = {
+        **adapters,
+        **_plain_inputs(phase, inputs),
+        **_cache_ports("past", phase, cache, cache_dtype),
+        "past_state": states,
+    }
     expected_outputs = {
         "present_state": states,
         "logits": [Expected(FLOATS, ("batch" if phase == "decode" else "selected", vocab_size))],
@@ -92,12 +99,20 @@ def check_ports(
     _check_side(f"graphs.{phase}.outputs", outputs, expected_outputs)
 
 
-def _plain_inputs(phase: Phase, inputs: Sequence[TensorSpec]) -> dict[str, list[Expected]]:
-    ids: dict[Phase, tuple[int | str, ...]] = {
-        "prefill": ("batch", "sequence"), "decode": ("batch", 1), "paged": (1, "tokens"),
-    }  # fmt: skip
+def check_sequence_ports(inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], role: Role, width: int) -> None:
+    """Raise ValueError unless these are the ports of a graph that reads whole texts and gives `width` numbers each."""
+    expected: dict[str, list[Expected]] = {role: [Expected(("float32",), ("batch", width))]}
+    _check_side("graphs.prefill.inputs", inputs, _plain_inputs("decode", inputs, width="sequence"))
+    _check_side("graphs.prefill.outputs", outputs, expected)
+
+
+def _plain_inputs(
+    phase: Phase, inputs: Sequence[TensorSpec], width: int | str | None = None
+) -> dict[str, list[Expected]]:
+    sequence = width or ("sequence" if phase == "prefill" else 1)
+    ids: tuple[int | str, ...] = (1, "tokens") if phase == "paged" else ("batch", sequence)
     plain = {
-        "input_ids": Expected(("int64",), ids[phase]),
+        "input_ids": Expected(("int64",), ids),
         "seqlens_k": Expected(("int32",), ("batch",)),
         "total_sequence_length": Expected(("int32",), ()),
         "logits_index": Expected(("int64",), ("selected", 2)),
@@ -123,6 +138,22 @@ def _cache_ports(
     else:
         rows = [Expected((dtype,), ("batch", kv_heads, "capacity", head_dim)) for kv_heads, head_dim in cache]
     return {f"{prefix}_key": rows, f"{prefix}_value": rows}
+
+
+def _adapter_ports(where: str, inputs: Sequence[TensorSpec]) -> dict[str, list[Expected]]:
+    """What a graph must have that takes LoRA adapters: pairs of matrices, and a mask for each kind of module."""
+    first, second = ([port for port in inputs if port.role == role] for role in ("lora_a", "lora_b"))
+    names = [[port.name.rpartition(".")[0] for port in ports] for ports in (first, second)]
+    if names[0] != names[1]:
+        raise ValueError(f"{where}: the inputs lora_a and lora_b are not pairs")
+    masks = [port.name.removeprefix("lora_mask.") for port in inputs if port.role == "lora_mask"]
+    if {".".join(name.split(".")[3:]) for name in names[0]} != set(masks):
+        raise ValueError(f"{where}: the inputs lora_mask are not those of the modules that take adapters")
+    return {
+        "lora_mask": [Expected(("float32",), ("batch", "rank")) for _ in masks],
+        "lora_a": [Expected(("float32",), (port.shape[0], "rank")) for port in first],
+        "lora_b": [Expected(("float32",), ("rank", port.shape[1])) for port in second],
+    }
 
 
 def _state_ports(where: str, inputs: Sequence[TensorSpec]) -> list[Expected]:

@@ -107,7 +107,7 @@ class CudaBlocks:
 
 
 def pieces(blocks: Sequence[int], start: int, stop: int, block_tokens: int) -> Iterator[tuple[int, int, int]]:
-    """(place in the tensor, in tokens; first token of `[start, stop)`, counted from `start`; how many) of each block."""
+    """(place in the tensor, in tokens; first token, counted from `start`; how many tokens) of each block."""
     position = start
     while position < stop:
         end = min(stop, (position // block_tokens + 1) * block_tokens)

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from ..llm import LLM
     from ..options import SamplingParams
 
+_ADAPTER = "adapter"  # the name of the only one
 _INTERRUPTED = 130  # what shells report for a program that Ctrl-C ended
 
 
@@ -31,6 +32,13 @@ _INTERRUPTED = 130  # what shells report for a program that Ctrl-C ended
     type=click.IntRange(0),
     help="Draft so many tokens from the text: for copying and editing.",
 )
+@click.option("--draft", metavar="MODEL", help="A smaller model with the same tokenizer, to draft tokens.")
+@click.option(
+    "--lora",
+    type=click.Path(path_type=Path),
+    help="A LoRA adapter to answer with; MODEL is a bundle of `onnxlm export BUNDLE --lora-inputs`.",
+)
+@click.option("--no-prepare", is_flag=True, help="Pack no weights in the background for the next start.")
 @click.option("--json", "as_json", is_flag=True, help="Print the answer as JSON when it is complete.")
 @click.option("--stats", is_flag=True, help="Print tokens per second to stderr.")
 @click.option("--verify", is_flag=True, help="Compare the hash of every file with the manifest first.")
@@ -121,13 +129,31 @@ def _text(prompt: str) -> str:
 
 
 def _load(
-    bundle: Path, rows: int, provider: str, context: int | None, threads: int | None, speculation: int, **_: Any
+    bundle: Path,
+    rows: int,
+    provider: str,
+    context: int | None,
+    threads: int | None,
+    speculation: int,
+    draft: str | None,
+    no_prepare: bool,
+    lora: Path | None = None,
+    **_: Any,
 ) -> "LLM":
     from ..llm import LLM
     from ..options import EngineOptions
 
-    options = EngineOptions(max_concurrency=rows, context=context, threads=threads, speculation=speculation)
-    return LLM(bundle, provider, options)
+    options = EngineOptions(
+        max_concurrency=rows,
+        context=context,
+        threads=threads,
+        speculation=speculation,
+        draft=bundle_of(draft) if draft else None,
+        prepare=not no_prepare,
+    )
+    llm = LLM(bundle, provider, options, lora={_ADAPTER: lora} if lora else None)
+    llm.model.default_adapter = _ADAPTER if lora else None
+    return llm
 
 
 def _chat(llm: "LLM", params: "SamplingParams", system: str | None, stats: bool) -> None:

@@ -155,7 +155,7 @@ class PagedExecutor:
     def _width(self, longest: int) -> int:
         """Columns of the table: powers of two, so that few shapes are bound."""
         blocks = self.tables.blocks_of(longest)
-        return min(1 << (blocks - 1).bit_length(), self.tables.rows.shape[1])
+        return min(1 << (blocks - 1).bit_length(), int(self.tables.rows.shape[1]))
 
     def copy_slot(self, source: int, target: int, length: int) -> None:
         """Let the target hold the first `length` tokens of the source; nothing is copied."""
@@ -189,4 +189,5 @@ class PagedExecutor:
 
 def _block_tokens(manifest: Manifest) -> int:
     graph: Any = manifest.graphs.paged
-    return next(int(port.shape[1]) for port in graph.inputs if port.role == "past_key")
+    sizes: list[int] = [int(port.shape[1]) for port in graph.inputs if port.role == "past_key"]
+    return sizes[0]

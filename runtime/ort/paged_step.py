@@ -42,7 +42,7 @@ class PagedStep:
 
     def __init__(self, loaded: GraphSession, memory: BlockMemory, transfers: Transfers) -> None:
         self._session, graph = loaded.session, loaded.graph
-        self._names = {port.role: port.name for port in graph.inputs}
+        self._names: dict[str, str] = {port.role: port.name for port in graph.inputs}
         self._logits_name = next(port.name for port in graph.outputs if port.role == "logits")
         self.inputs: dict[str, IntArray] = {}
         with translated("binding the cache"):

@@ -45,7 +45,7 @@ def recipe_of(row: str, calibration: str) -> Recipe:
         return make_recipe(method="gptq", storage=Storage(bits=8), calibration=calibration)
     if row.startswith("g32 +"):
         count = row.removeprefix("g32 +")
-        storage = Storage(bits=4, outliers="auto" if count == "auto" else int(count))
+        storage = Storage(bits=4, residual_channels="auto" if count == "auto" else int(count))
         return make_recipe(method="gptq", storage=storage, calibration=calibration)
     return make_recipe(budget=float(row), calibration=calibration)
 

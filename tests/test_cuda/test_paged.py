@@ -105,9 +105,7 @@ def test_a_step_that_fails_leaves_the_bytes_of_all_slots(cuda: Any, bundle: Path
 
 
 @pytest.mark.parametrize("kind", ["float", "int8"])
-def test_a_bundle_for_the_cpu_is_retargeted_to_blocks(
-    cuda: Any, tiny_bundle: Path, tmp_path: Path, kind: str
-) -> None:
+def test_a_bundle_for_the_cpu_is_retargeted_to_blocks(cuda: Any, tiny_bundle: Path, tmp_path: Path, kind: str) -> None:
     source = tiny_bundle
     if kind == "int8":
         source = tmp_path / "int8"

@@ -129,7 +129,7 @@ def test_codes_of_a_folder_land_bit_exactly(make_checkpoint, tmp_path, form):
     assert report.manifest.verification.max_difference < 1e-4
     assert {(t.bits, t.group_size, t.symmetric) for t in report.manifest.quantization.tensors} == {(4, 32, False)}
     fates = {outcome.name: (outcome.how, outcome.reason) for outcome in report.outcomes}
-    assert fates["model.embed_tokens.weight"] == ("float", "F32 has no exact form in MatMulNBits")
+    assert "model.embed_tokens.weight" not in fates  # it has no codes that could be lost
 
 
 def test_requantize_makes_floats(make_gguf, tmp_path):
@@ -204,5 +204,5 @@ def test_stacked_codes_of_different_kinds_keep_their_values(parts, scheme):
 def test_columns_that_move_are_a_reason_not_to():
     weight = Weight("w", (4, 128), None, Plan(columns=np.arange(128)), (Stored(4, 32, 0),))
     assert repacked_matrix(weight, QuantizableWeight("w", "w", "linear", 4, 128, False)) == (
-        "its values are rearranged or scaled on the way"
+        "its values are rearranged or shifted on the way"
     )

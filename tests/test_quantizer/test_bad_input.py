@@ -15,7 +15,7 @@ from runtime.bundle.bundle import open_bundle
 from runtime.cli.main import main
 
 TOKENS = np.random.default_rng(3).integers(3, 320, 600)
-RECIPE = "[linear.scheme]\nbits = {bits}\n[table.scheme]\nbits = 8\nsymmetric = true\n"
+RECIPE = "[linear.scheme]\nbits = {bits}\n[embedding.scheme]\nbits = 8\nsymmetric = true\n"
 
 
 @pytest.fixture

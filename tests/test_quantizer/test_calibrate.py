@@ -1,4 +1,4 @@
-"""Grams, layer by layer: equal to those of a whole run, resumable, bounded."""
+"""Hessians, layer by layer: equal to those of a whole run, resumable, bounded."""
 
 import numpy as np
 import pytest
@@ -61,7 +61,7 @@ def test_a_killed_run_goes_on(tiny_bundle, hessians, tmp_path):
 
 def test_hessians_that_are_not_kept_are_made_again_alike(tiny_bundle, hessians, tmp_path):
     again = collect_hessians(open_bundle(tiny_bundle), CHUNKS, tmp_path, most_kept=0)
-    assert not list(tmp_path.glob("gram*"))
+    assert not list(tmp_path.glob("hessian*"))
     for name in ("layers.1.mlp.down_proj", "layers.0.self_attn.o_proj", "layers.1.mlp.gate_up_proj", "embed_tokens"):
         assert np.array_equal(again.read(f"model.{name}.weight"), hessians.read(f"model.{name}.weight"))
         assert np.array_equal(again.diagonal(f"model.{name}.weight"), hessians.diagonal(f"model.{name}.weight"))
@@ -97,6 +97,6 @@ def test_writers_weigh_tokens_by_the_stream(tiny_bundle):
     once = segment(feeds | states)
     twice = segment(feeds | {name: 2 * array for name, array in states.items()})
     layer = "model.layers.1.self_attn."
-    reader, writer = (f"{names[f'{layer}{name}_proj.weight']}.gram" for name in ("qkv", "o"))
+    reader, writer = (f"{names[f'{layer}{name}_proj.weight']}.hessian" for name in ("qkv", "o"))
     np.testing.assert_allclose(twice[reader], once[reader], rtol=1e-3, atol=1e-4)
     np.testing.assert_allclose(4 * twice[writer], once[writer], rtol=1e-2, atol=1e-3)

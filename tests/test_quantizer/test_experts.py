@@ -9,19 +9,19 @@ import pytest
 
 from quantizer.algorithms.hessian import Hessian
 from quantizer.algorithms.polish import loss
-from quantizer.algorithms.registry import quantize_matrix
+from quantizer.algorithms.quantize_matrix import quantize_matrix
 from quantizer.calibration.data import split
 from quantizer.calibration.half import from_half
 from quantizer.calibration.hessians import collect_hessians
 from quantizer.calibration.segments import Segment, body, empty_cache_feeds, find_cut
 from quantizer.evaluation.kl import Model
 from quantizer.flow import quantize
-from quantizer.graph.expert_stacks import experts_choice
+from quantizer.graph.expert_stacks import experts_config
 from quantizer.graph.experts import find_experts
 from quantizer.graph.graphs import load_graphs
 from quantizer.graph.quantizable import find_quantizable_weights
 from quantizer.presets import Storage, make_recipe
-from quantizer.recipe import Scheme
+from quantizer.storage.scheme import Scheme
 from quantizer.storage.unpacking import dequantize_packed
 from quantizer.storage.weights_file import read_part, read_tensor
 from runtime.bundle.bundle import open_bundle
@@ -107,14 +107,15 @@ def packed(codes, scales, zeros):
     return PackedMatrix(codes.reshape(len(codes), scales.shape[1], -1), scales, zeros)
 
 
-def test_grams_are_those_of_the_tokens_that_an_expert_takes(source, tmp_path):
+def test_hessians_are_those_of_the_tokens_that_an_expert_takes(source, tmp_path):
     hessians = collect_hessians(open_bundle(source), CHUNKS, tmp_path)
     experts = next(find_experts(prefill(source)))
     names = [experts.gate_up.name, experts.down.name]
     for name, site in zip(names, experts.sites, strict=True):
         hessian = hessians.experts.read(name, 1)
         assert hessian.shape == (site.inputs, site.inputs)
-        assert np.linalg.eigvalsh(hessian).min() > -1e-4 * hessian.diagonal().max() > -np.inf
+        assert hessian.diagonal().min() > 0
+        assert np.linalg.eigvalsh(hessian).min() > -1e-4 * hessian.diagonal().max()
     assert not np.allclose(hessians.experts.read(names[0], 0), hessians.experts.read(names[0], 1))
 
 
@@ -125,11 +126,14 @@ def test_gptq_loses_less_by_each_expert_s_own_tokens(source, tmp_path):
         for expert in range(site.count):
             weight, hessian = read_part(stack, expert), hessians.read(site.weight, expert)
             weight = np.ascontiguousarray(weight.T) if site.transposed else weight
-            ways = [
-                quantize_matrix(weight, g, experts_choice(site, Scheme(4)), "gptq", np.float16)[0]
+            candidates = [
+                quantize_matrix(weight, g, experts_config(site, Scheme(4)), "gptq", np.float16)[0]
                 for g in (hessian, None)
             ]
-            lost += [loss(way, weight, Hessian(np.eye(site.inputs) if hessian is None else hessian)) for way in ways]
+            lost += [
+                loss(candidate, weight, Hessian(np.eye(site.inputs) if hessian is None else hessian))
+                for candidate in candidates
+            ]
         assert lost[0] < 0.97 * lost[1]
 
 
@@ -176,4 +180,4 @@ def test_a_budget_stores_both_stacks_of_a_layer_alike(make_family, tmp_path):
 @pytest.mark.parametrize(("asked", "divisor", "given"), [(32, 96, 32), (128, 96, 32), (64, 2880, 64), (32, 48, 16)])
 def test_groups_divide_the_inputs_of_experts(make_family, asked, divisor, given):
     site = replace(next(find_experts(prefill(make_family("mixtral")))).sites[0], divisor=divisor)
-    assert experts_choice(site, Scheme(4, asked)).scheme.group_size == given
+    assert experts_config(site, Scheme(4, asked)).scheme.group_size == given

@@ -29,7 +29,7 @@ def contents(folder):
 
 @pytest.mark.parametrize("recipe", [make_recipe(preset="fast"), make_recipe(method="gptq", storage=Storage(bits=4))])
 def test_it_is_quantize_and_then_quantize_kv(tiny_bundle, tmp_path, recipe):
-    """With permuted and folded values, too: scales are those of the weights as they are stored."""
+    """With permuted and smoothed values, too: scales are those of the weights as they are stored."""
     quantize(tiny_bundle, tmp_path / "weights", recipe, text=TEXT)
     quantize_cache(tmp_path / "weights", tmp_path / "after", 8, TEXT)
     result = quantize(tiny_bundle, tmp_path / "both", replace(recipe, kv="int8"), text=TEXT)
@@ -96,7 +96,9 @@ def test_a_run_goes_on_with_another_cache(tiny_bundle, tmp_path):
 
 
 def test_old_recipes_are_read(tmp_path):
-    (tmp_path / "r.toml").write_text("[linear]\nscheme = {bits = 4}\n[table]\nscheme = {bits = 8, symmetric = true}\n")
+    (tmp_path / "r.toml").write_text(
+        "[linear]\nscheme = {bits = 4}\n[embedding]\nscheme = {bits = 8, symmetric = true}\n"
+    )
     assert read_recipe(tmp_path / "r.toml").kv is None
     (tmp_path / "r.toml").write_text('kv = "int3"\n' + (tmp_path / "r.toml").read_text())
     with pytest.raises(QuantizationError, match="kv"):

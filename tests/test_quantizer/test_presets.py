@@ -6,7 +6,7 @@ import pytest
 
 from quantizer.gate import parse_gate
 from quantizer.presets import PRESETS, Storage, make_recipe, read_recipe
-from quantizer.recipe import QuantConfig, Scheme
+from quantizer.storage.scheme import QuantConfig, Scheme
 from runtime.bundle.manifest import Quality
 from runtime.errors import QuantizationError
 
@@ -20,15 +20,17 @@ def test_storage_is_taken_at_its_word_and_needs_no_text():
     recipe = make_recipe(storage=Storage(bits=8, group_size=64))
     assert recipe.linear == QuantConfig(Scheme(8, 64))
     assert (recipe.budget, recipe.needs_text) == (None, False)
-    assert make_recipe(method="gptq", storage=Storage(bits=4, outliers=32)).linear.outliers == 32
+    assert make_recipe(method="gptq", storage=Storage(bits=4, residual_channels=32)).linear.residual_channels == 32
     assert make_recipe(method="gptq", storage=Storage(bits=8)).linear == QuantConfig(Scheme(8, 32, True, scale_bits=8))
 
 
-def test_outliers_mean_gptq():
-    assert make_recipe(storage=Storage(bits=4, outliers=32)) == make_recipe(method="gptq", storage=Storage(outliers=32))
-    auto = make_recipe(storage=Storage(bits=4, group_size=64, outliers="auto"))
-    assert (auto.method, auto.linear, auto.outlier_share) == ("gptq", QuantConfig(Scheme(4, 64, scale_bits=8)), 0.03)
-    assert make_recipe(storage=Storage(outliers=0)).method == "search"
+def test_residual_channels_mean_gptq():
+    assert make_recipe(storage=Storage(bits=4, residual_channels=32)) == make_recipe(
+        method="gptq", storage=Storage(residual_channels=32)
+    )
+    auto = make_recipe(storage=Storage(bits=4, group_size=64, residual_channels="auto"))
+    assert (auto.method, auto.linear, auto.residual_share) == ("gptq", QuantConfig(Scheme(4, 64, scale_bits=8)), 0.03)
+    assert make_recipe(storage=Storage(residual_channels=0)).method == "search"
 
 
 @pytest.mark.parametrize(
@@ -37,10 +39,13 @@ def test_outliers_mean_gptq():
         ({"preset": "fast", "method": "gptq"}, "leave out one"),
         ({"budget": 5.0, "storage": Storage(bits=4)}, "budget chooses bits"),
         ({"preset": "small", "storage": Storage(group_size=64)}, "budget chooses bits"),
-        ({"method": "search", "storage": Storage(outliers=32)}, "use method gptq"),
-        ({"method": "rtn", "storage": Storage(outliers="auto")}, "use method gptq"),
-        ({"preset": "balanced", "storage": Storage(outliers="auto")}, "budget chooses bits, groups and outliers"),
-        ({"method": "gptq", "storage": Storage(outliers=7)}, "multiple of the group size"),
+        ({"method": "search", "storage": Storage(residual_channels=32)}, "use method gptq"),
+        ({"method": "rtn", "storage": Storage(residual_channels="auto")}, "use method gptq"),
+        (
+            {"preset": "balanced", "storage": Storage(residual_channels="auto")},
+            "budget chooses bits, groups and residual channels",
+        ),
+        ({"method": "gptq", "storage": Storage(residual_channels=7)}, "multiple of the group size"),
         ({"budget": 0.5}, "choose a number"),
     ],
 )
@@ -53,7 +58,7 @@ def test_recipe_file(tmp_path):
     path = tmp_path / "recipe.toml"
     path.write_text(
         'method = "gptq"\npermute = true\nbudget = 4.8\n'
-        "[linear]\nscheme = {bits = 4, group_size = 64}\n[table]\nscheme = {bits = 8, symmetric = true}\n"
+        "[linear]\nscheme = {bits = 4, group_size = 64}\n[embedding]\nscheme = {bits = 8, symmetric = true}\n"
     )
     recipe = read_recipe(path)
     assert recipe.linear.scheme == Scheme(4, 64)
@@ -63,22 +68,35 @@ def test_recipe_file(tmp_path):
         read_recipe(path)
 
 
-TABLE = "[table]\nscheme = {bits = 8, symmetric = true}\n"
+def test_earlier_spellings_of_recipes_are_read(tmp_path):
+    path = tmp_path / "recipe.toml"
+    path.write_text(
+        'method = "gptq"\nfold = true\n'
+        "[linear]\noutliers = 32\nscheme = {bits = 4}\n[table]\nscheme = {bits = 8, symmetric = true}\n"
+    )
+    recipe = read_recipe(path)
+    assert (recipe.smoothing, recipe.linear.residual_channels, recipe.embedding.scheme.bits) == (True, 32, 8)
+    path.write_text(path.read_text().replace("fold", "smoothing = true\nfold"))
+    with pytest.raises(QuantizationError, match="'fold' is the earlier spelling of 'smoothing'"):
+        read_recipe(path)
+
+
+EMBEDDING = "[embedding]\nscheme = {bits = 8, symmetric = true}\n"
 
 
 @pytest.mark.parametrize(
-    ("keys", "outliers", "message"),
+    ("keys", "count", "message"),
     [
-        ("outlier_share = 0.02\nbudget = 5.0", 0, "a budget, or outliers of linear and table"),
-        ("outlier_share = 0.02", 32, "a budget, or outliers of linear and table"),
-        ("outlier_share = 0.0", 0, "above 0, at most 1"),
-        ("outlier_share = 1.5", 0, "above 0, at most 1"),
+        ("residual_share = 0.02\nbudget = 5.0", 0, "a budget, or residual channels of linear and embedding"),
+        ("residual_share = 0.02", 32, "a budget, or residual channels of linear and embedding"),
+        ("residual_share = 0.0", 0, "above 0, at most 1"),
+        ("residual_share = 1.5", 0, "above 0, at most 1"),
     ],
 )
-def test_a_share_of_outliers_is_checked(keys, outliers, message, tmp_path):
+def test_a_share_of_residual_channels_is_checked(keys, count, message, tmp_path):
     path = tmp_path / "recipe.toml"
-    linear = f"[linear]\nscheme = {{bits = 4}}\noutliers = {outliers}\n"
-    path.write_text(f'method = "gptq"\n{keys}\n{linear}{TABLE}')
+    linear = f"[linear]\nscheme = {{bits = 4}}\nresidual_channels = {count}\n"
+    path.write_text(f'method = "gptq"\n{keys}\n{linear}{EMBEDDING}')
     with pytest.raises(QuantizationError, match=message):
         read_recipe(path)
 

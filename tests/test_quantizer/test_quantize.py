@@ -12,7 +12,8 @@ from quantizer.calibration.data import split
 from quantizer.evaluation.kl import Model, evaluate
 from quantizer.flow import quantize
 from quantizer.graph.graphs import load_graphs
-from quantizer.recipe import QuantConfig, Recipe, Scheme
+from quantizer.recipe import Recipe
+from quantizer.storage.scheme import QuantConfig, Scheme
 from quantizer.storage.unpacking import dequantize_packed
 from quantizer.storage.weights_file import read_tensor
 from runtime.bundle import json_codec
@@ -20,9 +21,9 @@ from runtime.bundle.bundle import open_bundle
 from runtime.errors import BundleError, QuantizationError
 from runtime.ort.session import open_session
 
-TABLE = QuantConfig(Scheme(8, 32, symmetric=True))
-INT4 = Recipe(QuantConfig(Scheme(4, 32)), TABLE)
-INT8 = Recipe(QuantConfig(Scheme(8, 32)), TABLE)
+EMBEDDING = QuantConfig(Scheme(8, 32, symmetric=True))
+INT4 = Recipe(QuantConfig(Scheme(4, 32)), EMBEDDING)
+INT8 = Recipe(QuantConfig(Scheme(8, 32)), EMBEDDING)
 
 
 def logits(folder, ids):
@@ -131,7 +132,7 @@ def test_a_quantized_bundle_is_refused(int4, tmp_path):
 
 def test_nothing_is_stored_larger(tiny_bundle, tmp_path):
     """Group 256 over 64 inputs would store four times the codes: 8 bits then grow to the float size."""
-    result = quantize(tiny_bundle, tmp_path / "q", Recipe(QuantConfig(Scheme(8, 256)), TABLE))
+    result = quantize(tiny_bundle, tmp_path / "q", Recipe(QuantConfig(Scheme(8, 256)), EMBEDDING))
     grown = [o for o in result.outcomes if o.tensor is None]
     assert grown
     assert all("would grow" in o.reason and o.site.inputs == 64 for o in grown)
@@ -163,7 +164,7 @@ PEAK = """
 import sys
 from pathlib import Path
 from quantizer.flow import quantize
-from quantizer.recipe import QuantConfig, Recipe, Scheme
+from quantizer import QuantConfig, Recipe, Scheme
 from runtime.host.memory import peak_memory
 before = peak_memory()
 recipe = Recipe(QuantConfig(Scheme(4)), QuantConfig(Scheme(8, 32, symmetric=True)))
@@ -179,15 +180,15 @@ def test_one_tensor_in_memory_at_a_time(tiny_bundle, tmp_path):
     assert int(done.stdout) < 40e6  # nothing grows with the model but its largest tensor
 
 
-GPTQ = Recipe(QuantConfig(Scheme(4, 32), 32), TABLE, method="gptq", permute=True, fold=True, polish=1)
+GPTQ = Recipe(QuantConfig(Scheme(4, 32), 32), EMBEDDING, method="gptq", permute=True, smoothing=True, polish=1)
 CHUNKS = np.random.default_rng(2).integers(3, 320, (8, 64))
 TEXT = split("random", CHUNKS)
 
 
-@pytest.mark.parametrize("table", [QuantConfig(Scheme(8, 32, True)), QuantConfig(Scheme(4, 32, True), 32)])
-def test_gptq_loses_less_than_round_to_nearest(tiny_bundle, tmp_path, table):
-    quantize(tiny_bundle, tmp_path / "gptq", replace(GPTQ, table=table), text=TEXT)
-    quantize(tiny_bundle, tmp_path / "rtn", replace(INT4, table=replace(table, outliers=0)))
+@pytest.mark.parametrize("embedding", [QuantConfig(Scheme(8, 32, True)), QuantConfig(Scheme(4, 32, True), 32)])
+def test_gptq_loses_less_than_round_to_nearest(tiny_bundle, tmp_path, embedding):
+    quantize(tiny_bundle, tmp_path / "gptq", replace(GPTQ, embedding=embedding), text=TEXT)
+    quantize(tiny_bundle, tmp_path / "rtn", replace(INT4, embedding=replace(embedding, residual_channels=0)))
     reference = Model(open_bundle(tiny_bundle))
     ours, plain = (evaluate(Model(open_bundle(tmp_path / n)), reference, CHUNKS[:2]) for n in ("gptq", "rtn"))
     assert ours.kl < 0.5 * plain.kl
@@ -198,7 +199,7 @@ def test_gptq_loses_less_than_round_to_nearest(tiny_bundle, tmp_path, table):
 
 def test_prefill_and_decode_agree_after_gptq(tiny_bundle, tmp_path):
     """One token at a time through decode.onnx gives what prefill.onnx gives."""
-    quantize(tiny_bundle, tmp_path / "q", replace(GPTQ, table=QuantConfig(Scheme(4, 32, True), 32)), text=TEXT)
+    quantize(tiny_bundle, tmp_path / "q", replace(GPTQ, embedding=QuantConfig(Scheme(4, 32, True), 32)), text=TEXT)
     expected = logits(tmp_path / "q", [5, 6, 7])
     session, cache = open_session(tmp_path / "q" / "decode.onnx"), {}
     for past, token in enumerate([5, 6, 7]):

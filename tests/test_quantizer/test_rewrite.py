@@ -5,13 +5,13 @@ import onnx_ir as ir
 import onnxruntime as ort
 import pytest
 
-from quantizer.algorithms.registry import NO_OUTLIERS
 from quantizer.algorithms.rtn import round_to_nearest
-from quantizer.graph.graphs import save_graph
 from quantizer.graph.quantizable import find_quantizable_weights
 from quantizer.graph.rewrite import rewrite_graph
-from quantizer.recipe import Scheme
+from quantizer.graph.saving import save_graph
+from quantizer.storage.matrix import NO_RESIDUALS
 from quantizer.storage.scales import plan_scales
+from quantizer.storage.scheme import Scheme
 from quantizer.storage.storing import store_codes
 from quantizer.storage.weights_file import WeightsWriter
 
@@ -52,7 +52,7 @@ def quantize(onnx, folder, scheme, accuracy_level=0):
             array = onnx.graph.initializers[site.weight].const_value.numpy()
             weight = np.ascontiguousarray(array.T if site.transposed else array)
             matrix = round_to_nearest(weight, scheme, plan_scales(weight, scheme, np.float16))
-            stored[site.weight], _ = store_codes(writer, site.weight, matrix, NO_OUTLIERS, np.float16, 0.0)
+            stored[site.weight], _ = store_codes(writer, site.weight, matrix, NO_RESIDUALS, np.float16, 0.0)
             dequantized[site.weight] = matrix.dequantize()
     rewrite_graph(onnx.graph, stored, accuracy_level)
     save_graph(onnx, folder / "g.onnx", writer.placed)

@@ -2,10 +2,10 @@
 
 import numpy as np
 import pytest
+from float_copy import write_float_copy
 
 from quantizer.evaluation.kl import Model
 from quantizer.graph.graphs import load_graphs
-from quantizer.storage.float_copy import write_float_copy
 from quantizer.transforms.discover import find_structure
 from quantizer.transforms.equivalent import Axis, EquivalentTransforms
 from quantizer.transforms.permute import plan_permutations
@@ -50,12 +50,12 @@ def test_a_llama_is_recognised(tiny_bundle):
     assert len(found.stream.outputs) == 2 * 2 + 5  # o and down; gains
 
 
-@pytest.mark.parametrize("steps", ["permute", "fold", "both"])
+@pytest.mark.parametrize("steps", ["permute", "smoothing", "both"])
 def test_absorbed_changes_are_exact(tiny_bundle, tmp_path, steps):
     def plan(structure, _read):
         changes = EquivalentTransforms()
         squares = random_squares(input_sizes(structure))
-        if steps != "fold":
+        if steps != "smoothing":
             plan_permutations(structure, squares, changes)
         if steps != "permute":
             plan_smoothing(structure, squares, lambda _: 0.5, changes)
@@ -80,5 +80,5 @@ def test_grams_follow_their_inputs():
     x, weight = rng.standard_normal((50, 6)).astype(np.float32), rng.standard_normal((4, 6)).astype(np.float32)
     axis = Axis(rng.permutation(6), rng.uniform(0.5, 2, 6))
     changed = x[:, axis.order] / axis.scale
-    np.testing.assert_allclose(axis.apply_to_gram(x.T @ x), changed.T @ changed, rtol=1e-4)
+    np.testing.assert_allclose(axis.apply_to_hessian(x.T @ x), changed.T @ changed, rtol=1e-4)
     np.testing.assert_allclose(changed @ axis.apply(weight, 1).T, x @ weight.T, atol=1e-5)

@@ -66,7 +66,9 @@ class Machine:
         cumulative = np.cumsum([0, *map(len, ids)])
         rows = self.tables.rows[[slot for slot, _ in work]]
         got = paged_attention(query, key, value, self.caches, cumulative, pasts, rows)[:, 0]
-        np.testing.assert_allclose(got, np.concatenate([self._dense(*each) for each in zip(work, pasts, strict=True)]), 1e-4, 1e-5)
+        np.testing.assert_allclose(
+            got, np.concatenate([self._dense(*each) for each in zip(work, pasts, strict=True)]), 1e-4, 1e-5
+        )
 
     def _heads(self, ids: np.ndarray, positions: np.ndarray) -> list[np.ndarray]:
         return [KEYS[ids] - PLACES[positions], KEYS[ids] + PLACES[positions], VALUES[ids] * PLACES[positions]]

@@ -72,7 +72,9 @@ def test_what_is_read_can_be_written_elsewhere(paged: Path) -> None:
         np.testing.assert_array_equal(executor.prefill(3, 40, ids(3, 1)), expected)
 
 
-@pytest.mark.parametrize("options", [{}, {"prefix_cache": 1 << 24}, {"speculation": 4}, {"kv_memory": 70 << 10}], ids=str)
+@pytest.mark.parametrize(
+    "options", [{}, {"prefix_cache": 1 << 24}, {"speculation": 4}, {"kv_memory": 70 << 10}], ids=str
+)
 def test_an_engine_over_blocks_gives_the_tokens_of_one_over_rows(
     tiny_bundle: Path, paged: Path, options: dict[str, Any]
 ) -> None:

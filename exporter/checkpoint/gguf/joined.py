@@ -67,6 +67,14 @@ class JoinedTensor:
             values = values.swapaxes(-1, -2)
         return np.ascontiguousarray(values).reshape(self.shape)
 
+    def matrix(self, index: int) -> "JoinedTensor | None":
+        """One entry of the first dimension: of each part, where it is the same in all."""
+        parts = [part.matrix(index) for part in self.parts]
+        found = [part for part in parts if part is not None]
+        if self.joined.axis == 0 or self.joined.flat or len(found) < len(parts):
+            return None
+        return replace(self, parts=found, joined=replace(self.joined, axis=self.joined.axis - 1))
+
     def packed(self) -> PackedTensor | None:
         """The codes as [.. · out, in], where all parts have codes of one kind."""
         found = [part.packed() for part in self.parts]
@@ -77,7 +85,7 @@ class JoinedTensor:
         codes = self._join([self._rows(part.codes, i) for i, part in enumerate(packed)])
         scales = self._join([self._rows(part.scales, i) for i, part in enumerate(packed)])
         codes, scales = codes.reshape(-1, codes.shape[-1]), scales.reshape(-1, scales.shape[-1])
-        return replace(packed[0], codes=codes, scales=scales)
+        return replace(packed[0], codes=codes, scales=scales, transposed=self.joined.transposed)
 
     def _rows(self, matrix: npt.NDArray[Any], part: int) -> npt.NDArray[Any]:
         """Codes or scales [.. · out, G] with the leading dimensions of their part."""

@@ -72,12 +72,22 @@ class GgufTensor:
             return None
         return replace(self, info=rows_of(self.info, start, stop))
 
+    def matrix(self, index: int) -> "GgufTensor | None":
+        """One entry of the first dimension, where that is not in another order."""
+        return (
+            None
+            if self.order is not None or self.columns is not None
+            else replace(self, info=entry_of(self.info, index))
+        )
+
     def packed(self) -> PackedTensor | None:
         """The stored codes as [out, in], where the block format maps to MatMulNBits exactly."""
         if self.shift or self.function is not None or self.columns is not None:
             return None
         packed = read_packed(self.info.range, self.info.shape, self.dtype, self.where)
-        return packed if packed is None or self.order is None else packed.select(self.order)
+        if packed is None:
+            return None
+        return replace(packed if self.order is None else packed.select(self.order), transposed=self.transposed)
 
 
 def rows_of(info: GgufTensorInfo, start: int, stop: int) -> GgufTensorInfo:

@@ -52,6 +52,12 @@ class Fp8Tensor:
         require_finite(values, self.name)
         return values
 
+    def matrix(self, index: int) -> "Fp8Tensor | None":
+        """One of several matrices, with its own scales."""
+        if len(self.shape) != 3 or len(self.scales.shape) != 3 or self.scales.shape[0] != self.shape[0]:
+            return None
+        return Fp8Tensor(self.stored.matrix(index), self.scales.matrix(index), self.block)
+
     def packed(self) -> PackedTensor | None:
         """None."""
         return None

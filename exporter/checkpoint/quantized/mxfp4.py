@@ -18,7 +18,7 @@ GROUP = 32
 
 @dataclass(frozen=True)
 class Mxfp4Tensor:
-    """Experts [E, in, out] in the Hugging Face layout; blocks are stored as [E, out, in / 32, 16]."""
+    """Experts [E, in, out] in the Hugging Face layout, or one; blocks are stored as [E, out, in / 32, 16]."""
 
     name: str
     blocks: SafetensorsTensor
@@ -43,6 +43,10 @@ class Mxfp4Tensor:
         """For messages."""
         return "MXFP4"
 
+    def matrix(self, index: int) -> "Mxfp4Tensor":
+        """One expert."""
+        return Mxfp4Tensor(self.name, self.blocks.matrix(index), self.scales.matrix(index))
+
     def read(self) -> FloatArray:
         """The values in float32, [E, in, out]."""
         *experts, inputs, outputs = self.shape
@@ -54,7 +58,9 @@ class Mxfp4Tensor:
         inputs = self.shape[-2]
         codes = (DOUBLED + 128).astype(np.uint8)[unpack(self.blocks.raw(), 4)]
         scales = np.ldexp(np.float32(1), self.scales.raw().astype(np.int32) - 128)
-        return PackedTensor(codes.reshape(-1, inputs), scales.reshape(-1, inputs // GROUP), None, 8, GROUP)
+        return PackedTensor(
+            codes.reshape(-1, inputs), scales.reshape(-1, inputs // GROUP), None, 8, GROUP, transposed=True
+        )
 
 
 def combine(stored: Stored, settings: Settings) -> dict[str, TensorSource]:  # noqa: ARG001 the same for all methods

@@ -66,6 +66,11 @@ class SafetensorsTensor:
         part = FileRange(self.range.path, self.range.offset + start * size, (stop - start) * size)
         return replace(self, shape=(stop - start, *self.shape[1:]), range=part)
 
+    def matrix(self, index: int) -> "SafetensorsTensor":
+        """One entry of the first dimension."""
+        part = self.rows(index, index + 1)
+        return replace(part, shape=part.shape[1:])
+
     def raw(self) -> npt.NDArray[Any]:
         """The stored numbers, as `DTYPES` says."""
         return self.range.read().view(DTYPES[self.dtype]).reshape(self.shape)

@@ -1,14 +1,22 @@
 """Every family with experts that GGUF knows comes back whole from a converted file."""
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
+from onnx import numpy_helper
 
+from exporter import ExportOptions, export
 from exporter.checkpoint.gguf.architectures.moe import EXPERTS
 from exporter.checkpoint.gguf.registry import architectures
 from models.families.registry import describe
+from quantizer.flow import quantize
+from quantizer.presets import PRESETS
+from quantizer.storage.packing import PackedMatrix
+from quantizer.storage.unpacking import dequantize_packed
 
 FOUR = {"expert_count": 4, "expert_used_count": 2}
 SPARSE = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32}
@@ -108,6 +116,44 @@ def test_joined_experts_keep_their_codes(convert: Callable[..., Any]):
     packed = source.packed()
     assert packed.codes.shape == (4 * 128, 64)
     np.testing.assert_array_equal(packed.dequantize().reshape(4, 128, 64), source.read().swapaxes(1, 2))
+
+
+def stacks_of(bundle: Path) -> dict[str, np.ndarray]:
+    """The experts' matrices of a decode graph, packed or not, in the order of its rows."""
+    arrays = {i.name: numpy_helper.to_array(i) for i in onnx.load(bundle / "decode.onnx").graph.initializer}
+    found = {
+        name: values
+        for name, values in arrays.items()
+        if name.endswith(("experts.gate_up_proj.weight", "experts.down_proj.weight"))
+    }
+    for name in [name.removesuffix(".codes") for name in arrays if "experts" in name and name.endswith(".codes")]:
+        codes, scales = arrays[f"{name}.codes"], arrays[f"{name}.scales"]
+        bits = 8 * codes.shape[-1] // (32 * scales.shape[-1])
+        packed = (PackedMatrix(*pair, None) for pair in zip(codes, scales, strict=True))
+        found[f"{name}.weight"] = np.stack([dequantize_packed(one, bits, 32, 32 * scales.shape[-1]) for one in packed])
+    return found
+
+
+@pytest.mark.parametrize(("name", "kind"), [("mixtral", "Q4_0"), ("gpt-oss", "Q8_0"), ("deepseek3", "Q4_0")])
+def test_experts_keep_the_codes_of_a_file(convert: Callable[..., Any], tmp_path, name, kind):
+    """Also where their output is multiplied by a constant, as DeepSeek's is: that goes into the scales."""
+    ends = ("", "_exps", "_shexp")
+    parts = [f"blk.{i}.ffn_{part}{end}.weight" for i in (0, 1) for part in ("gate", "up", "down") for end in ends]
+    source = convert(*CASES[name], kinds=dict.fromkeys(parts, kind)).gguf.files[0]
+    report = export(source, tmp_path / "kept", ExportOptions(verify="self-consistency"))
+    export(source, tmp_path / "floats", ExportOptions(requantize=True, verify="none"))
+    kept, floats = stacks_of(tmp_path / "kept"), stacks_of(tmp_path / "floats")
+    assert {outcome.how for outcome in report.outcomes if "experts" in outcome.name} == {"kept"}
+    assert kept.keys() == floats.keys() != set()
+    assert all(np.array_equal(kept[weight], floats[weight]) for weight in kept)
+
+
+def test_experts_of_a_float_file_are_packed_as_quantize_does(convert: Callable[..., Any], tmp_path):
+    source = convert(*CASES["mixtral"]).gguf.files[0]
+    export(source, tmp_path / "float", ExportOptions(verify="none"))
+    theirs = quantize(tmp_path / "float", tmp_path / "theirs", PRESETS["fast"]).manifest
+    ours = export(source, tmp_path / "ours", ExportOptions(quantize="int4", verify="none")).manifest
+    assert ours.files["weights.bin"] == theirs.files["weights.bin"]
 
 
 def test_architectures_of_a_family():
