@@ -13,6 +13,7 @@ from runtime.bundle.manifest import Calibration, Manifest, Quantization
 
 from .calibration.data import Text, find_text
 from .evaluation.quality import measure_quality
+from .evaluation.sequences import SAMPLES, measure_sequences
 from .gate import Gate
 from .graph.experts import find_experts
 from .graph.graphs import WEIGHTS_NAME, Graphs, load_graphs, prefill_graph
@@ -85,7 +86,9 @@ def quantize(
         outcomes = write_graphs(bundle, graphs, plan, finished, folder, progress)
         copy_other_files(bundle, folder)
         manifest = write_manifest(folder, _describe(bundle.manifest, graphs, plan, text, outcomes))
-        if text is not None:
+        if bundle.manifest.task is not None:
+            manifest = _measure_texts(bundle, Bundle(folder, manifest), gate, progress)
+        elif text is not None:
             manifest = _finish(bundle, Bundle(folder, manifest), recipe, text, gate, progress)
     finished.clear()
     shutil.rmtree(default_work, ignore_errors=True)
@@ -99,7 +102,8 @@ def work_beside(target: Path) -> Path:
 
 def _text(bundle: Bundle, recipe: Recipe, gate: Gate | None, place: Path, progress: Progress) -> Text | None:
     """The text that the recipe names, if anything needs one."""
-    return find_text(bundle, recipe, place, progress) if recipe.needs_text or recipe.kv or gate else None
+    measured = gate and not gate.of_texts
+    return find_text(bundle, recipe, place, progress) if recipe.needs_text or recipe.kv or measured else None
 
 
 def _open(source: Path, recipe: Recipe, gate: Gate | None) -> tuple[Bundle, Graphs, list[QuantizableWeight]]:
@@ -141,6 +145,18 @@ def _measure(source: Bundle, new: Bundle, text: Text, gate: Gate | None, progres
         gate.check(quality, "Nothing was written. ")
     known = {name: entry.sha256 for name, entry in new.manifest.files.items()}
     return write_manifest(new.folder, replace(new.manifest, quality=quality), known=known)
+
+
+def _measure_texts(source: Bundle, new: Bundle, gate: Gate | None, progress: Progress) -> Manifest:
+    """Compare embeddings or scores with the old bundle's, where they can be computed here."""
+    task = new.manifest.task
+    if task is None or new.manifest.target.provider != "cpu":
+        return new.manifest
+    quality = measure_sequences(open_bundle(new.folder), source, SAMPLES, "built-in texts", progress)
+    if gate:
+        gate.check(quality, "Nothing was written. ")
+    known = {name: entry.sha256 for name, entry in new.manifest.files.items()}
+    return write_manifest(new.folder, replace(new.manifest, task=replace(task, quality=quality)), known=known)
 
 
 def _describe(manifest: Manifest, graphs: Graphs, plan: Plan, text: Text | None, outcomes: list[Outcome]) -> Manifest:

@@ -10,6 +10,7 @@ from .async_llm import AsyncLLM
 from .chat.formats.format import ToolCall
 from .chat.function_schema import function_schema
 from .chat.options import ChatOptions
+from .embedder import Embedder
 from .engine.engine import EngineStats
 from .engine.generation import OutputDelta
 from .engine.handle import RequestHandle
@@ -38,6 +39,7 @@ from .errors import (
 from .llm import LLM
 from .options import EngineOptions, SamplingParams
 from .outputs import Completion, Score
+from .reranker import RankedDocument, Reranker
 from .sampling.grammar import StructuredOutput
 
 __all__ = [
@@ -50,6 +52,7 @@ __all__ = [
     "Completion",
     "DeviceLostError",
     "DeviceMemoryError",
+    "Embedder",
     "EngineClosedError",
     "EngineOptions",
     "EngineStats",
@@ -65,8 +68,10 @@ __all__ = [
     "ProviderError",
     "QuantizationError",
     "QueueFullError",
+    "RankedDocument",
     "RequestError",
     "RequestHandle",
+    "Reranker",
     "SamplingParams",
     "Score",
     "StructuredOutput",

@@ -10,9 +10,9 @@ from .client import Model, Prompt, Request
 from .engine.engine import EngineStats
 from .engine.generation import OutputDelta
 from .engine.handle import RequestHandle
-from .engine.waiting import Reservation
+from .engine.scheduling.waiting import Reservation
 from .errors import OptionError
-from .llm import SCORING, Messages, is_one_conversation, is_one_prompt
+from .llm import SCORING, Messages, answered, is_one_conversation, is_one_prompt
 from .options import MAX_CHOICES, EngineOptions, SamplingParams
 from .ort.runner_protocol import ModelRunner
 from .outputs import Completion, Score, combine, raise_error, score_of
@@ -54,6 +54,7 @@ class AsyncLLM:
         params: SamplingParams | None = None,
         *,
         timeout: float | None = None,
+        progress: bool = False,
         **changes: Any,
     ) -> Completion: ...
 
@@ -64,6 +65,7 @@ class AsyncLLM:
         params: SamplingParams | None = None,
         *,
         timeout: float | None = None,
+        progress: bool = False,
         **changes: Any,
     ) -> list[Completion]: ...
 
@@ -73,6 +75,7 @@ class AsyncLLM:
         params: SamplingParams | None = None,
         *,
         timeout: float | None = None,  # a property of the request, checked by the engine
+        progress: bool = False,
         **changes: Any,
     ) -> Completion | list[Completion]:
         """Answer one prompt, or a list of prompts together; see LLM.generate.
@@ -90,12 +93,18 @@ class AsyncLLM:
         def make() -> list[Request]:
             return [self.model.request(each, params, timeout=timeout) for each in prompts]
 
-        answers = await self._complete(await asyncio.to_thread(make))
+        answers = await self._complete(await asyncio.to_thread(make), progress)
         return raise_error(answers[0]) if one else answers
 
     @overload
     async def chat(
-        self, messages: Messages, params: SamplingParams | None = None, *, timeout: float | None = None, **extra: Any
+        self,
+        messages: Messages,
+        params: SamplingParams | None = None,
+        *,
+        timeout: float | None = None,
+        progress: bool = False,
+        **extra: Any,
     ) -> Completion: ...
 
     @overload
@@ -105,6 +114,7 @@ class AsyncLLM:
         params: SamplingParams | None = None,
         *,
         timeout: float | None = None,
+        progress: bool = False,
         **extra: Any,
     ) -> list[Completion]: ...
 
@@ -114,6 +124,7 @@ class AsyncLLM:
         params: SamplingParams | None = None,
         *,
         timeout: float | None = None,  # a property of the request, checked by the engine
+        progress: bool = False,
         **extra: Any,
     ) -> Completion | list[Completion]:
         """Answer a conversation, or a list of conversations together; see LLM.chat."""
@@ -125,7 +136,7 @@ class AsyncLLM:
         def make() -> list[Request]:
             return [self.model.chat_request(each, params, timeout=timeout, **extra) for each in conversations]
 
-        answers = await self._complete(await asyncio.to_thread(make))
+        answers = await self._complete(await asyncio.to_thread(make), progress)
         return raise_error(answers[0]) if one else answers
 
     def stream(
@@ -193,17 +204,20 @@ class AsyncLLM:
     ) -> None:
         await self.close()
 
-    async def _complete(self, requests: Sequence[Request]) -> list[Completion]:
+    async def _complete(self, requests: Sequence[Request], progress: bool = False) -> list[Completion]:
         """The completions of requests, as many at a time as keep the engine busy."""
         import asyncio
 
         room = asyncio.Semaphore(2 * self.model.options.max_concurrency)
         tasks = [asyncio.create_task(self._answer(request, room)) for request in requests]
-        try:
-            return await asyncio.gather(*tasks)
-        finally:  # one was refused, or this task was cancelled: nobody waits for the others any more
+        with answered(len(tasks), shown=progress) as advance:
             for task in tasks:
-                task.cancel()
+                task.add_done_callback(lambda _: advance())
+            try:
+                return await asyncio.gather(*tasks)
+            finally:  # one was refused, or this task was cancelled: nobody waits for the others any more
+                for task in tasks:
+                    task.cancel()
 
     async def _answer(self, request: Request, room: "asyncio.Semaphore") -> Completion:
         import asyncio

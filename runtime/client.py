@@ -9,13 +9,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .bundle.bundle import open_bundle
+from .bundle.sequence_task import require_generation
 from .chat.options import ChatOptions
 from .chat_reader import ChatReader
 from .engine.generation import RequestState
 from .engine.handle import Observer, Reader, RequestHandle
-from .engine.request import Sequence as TokenSequence
+from .engine.scheduling.sequence import Sequence as TokenSequence
+from .engine.scheduling.waiting import Reservation
 from .engine.speculation import PromptLookup
-from .engine.waiting import Reservation
 from .errors import OptionError, RequestError
 from .loading import build_engine, generation_config, load_executor
 from .options import EngineOptions, SamplingParams
@@ -66,6 +67,7 @@ class Model:
     ) -> None:
         self._template_file = chat_template
         self.bundle = open_bundle(path)
+        require_generation(self.bundle, "generating or chatting")
         self.options = options
         manifest = self.bundle.manifest
         self._defaults = generation_config(self.bundle)
@@ -143,7 +145,7 @@ class Model:
     def _answer(self, request: Request, index: int) -> RequestState:
         params, ids = request.params, list(request.ids)
         now = self.engine.core.clock()
-        end = min(len(ids) + params.max_tokens, self.engine.core.scheduler.longest)
+        end = min(len(ids) + params.max_tokens, self.engine.longest)
         deadline = None if request.timeout is None else now + request.timeout
         sequence = TokenSequence(next(self._ids), ids, len(ids), end, now, deadline)
         sequence.scored = params.prompt_logprobs is not None

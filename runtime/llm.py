@@ -1,6 +1,7 @@
 """LLM: the blocking interface. Load a bundle, generate, stream, chat, score."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Any, overload
@@ -218,8 +219,11 @@ class LLM:
         self.close()
 
     def _run(self, requests: Sequence[Request], progress: bool = False) -> list[Completion]:
-        done = Batch(self.model).stream(requests)
-        found = dict(_shown(done, len(requests)) if progress else done)
+        found: dict[int, Completion] = {}
+        with answered(len(requests), shown=progress) as advance:
+            for place, completion in Batch(self.model).stream(requests):
+                found[place] = completion
+                advance()
         return [found[place] for place in range(len(requests))]
 
 
@@ -238,8 +242,15 @@ def is_one_conversation(messages: Any) -> bool:
     )
 
 
-def _shown(done: Iterable[tuple[int, Completion]], total: int) -> Iterator[tuple[int, Completion]]:
+@contextmanager
+def answered(total: int, *, shown: bool) -> Iterator[Callable[[], None]]:
+    """A bar on stderr while the context lasts, if it is shown; gives the function to call after each answer."""
+    if not shown:
+        yield lambda: None
+        return
     from rich.console import Console
-    from rich.progress import track
+    from rich.progress import Progress
 
-    return iter(track(done, "answering", total=total, console=Console(stderr=True)))
+    with Progress(console=Console(stderr=True)) as bar:
+        task = bar.add_task("answering", total=total)
+        yield lambda: bar.advance(task)

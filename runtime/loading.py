@@ -8,10 +8,10 @@ from .bundle.bundle import Bundle
 from .cache.blocks import BlockPool
 from .cache.prefix_cache import BLOCK_TOKENS, PrefixCache
 from .engine.engine import Engine
-from .engine.limits import Limits
-from .engine.prefill_policy import ChunkedPrefillPolicy
-from .engine.scheduler import Scheduler
-from .engine.waiting import WaitingLimit
+from .engine.scheduling.limits import Limits
+from .engine.scheduling.prefill_policy import ChunkedPrefillPolicy
+from .engine.scheduling.scheduler import Scheduler
+from .engine.scheduling.waiting import WaitingLimit
 from .errors import BundleError, OptionError
 from .host.memory import available_memory
 from .options import EngineOptions

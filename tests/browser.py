@@ -43,6 +43,11 @@ class Browser:
     def type(self, selector: str, text: str) -> None:
         self._post(f"/element/{self._find(selector)}/value", text=text)
 
+    def press(self, key: str) -> None:
+        """A key of the keyboard, wherever the focus is."""
+        strokes = [{"type": kind, "value": key} for kind in ("keyDown", "keyUp")]
+        self._post("/actions", actions=[{"type": "key", "id": "keyboard", "actions": strokes}])
+
     def complaints(self) -> list[str]:
         return [entry["message"] for entry in self._post("/se/log", type="browser")]
 

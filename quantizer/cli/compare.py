@@ -19,7 +19,8 @@ _PATH = click.Path(path_type=Path)
 @click.option("--text", type=_PATH, help="Text: .txt, .jsonl, or .npy of token ids.")
 @click.option("--tokens", default=4096, show_default=True, type=click.IntRange(min=2), help="Most tokens to compare.")
 @click.option("--repeat", default=3, show_default=True, type=click.IntRange(min=1), help="Rounds of speed measurement.")
-@click.option("--html", type=_PATH, help="Write a report with a plot to this file.")
+@click.option("--html", type=_PATH, help="Write a report with plots to this file.")
+@click.option("--peers", type=_PATH, help="Points of other programs for the report, as docs/figures.json has them.")
 @click.option("--json", "as_json", is_flag=True, help="Print the figures as JSON.")
 def compare(
     folders: tuple[Path, ...],
@@ -28,6 +29,7 @@ def compare(
     tokens: int,
     repeat: int,
     html: Path | None,
+    peers: Path | None,
     as_json: bool,
 ) -> None:
     """Put bundles of one model side by side: size, quality and speed.
@@ -40,20 +42,21 @@ def compare(
 
     from ..calibration.data import text_to_measure
     from ..evaluation.compare import compare as measure
-    from ..evaluation.report import COLUMNS, cells, comparison_report, require_writable, write_report
+    from ..evaluation.page import write_page
+    from ..evaluation.report import COLUMNS, cells, comparison_report
     from ..summary import columns
+    from .report_options import check_report
 
     if (reference is None) != (text is None):
         raise QuantizationError("quality needs both --reference and --text; leave out both for size and speed only.")
-    if html:
-        require_writable(html)
+    others = check_report(html, peers)
     chosen = None
     if reference is not None and text is not None:
         chosen = text_to_measure(text, open_bundle(reference), tokens)
     with stopping_promptly(), show_progress("comparing") as progress:
-        rows = measure(folders, reference, chosen, repeat, progress)
+        rows = measure(folders, reference, chosen, repeat, progress, by_layer=html is not None)
     if html:
-        write_report(html, comparison_report(rows))
+        write_page(html, comparison_report(rows, others))
     if as_json:
         click.echo(json.dumps([asdict(row) for row in rows], indent=1))
         return

@@ -9,12 +9,17 @@ import click
 
 from runtime.cli.interrupt import stopping_promptly
 from runtime.cli.progress import progress as show_progress
+from runtime.errors import QuantizationError
+
+from ..gate import OF_TEXTS
 
 if TYPE_CHECKING:
+    from runtime.bundle.bundle import Bundle
     from runtime.bundle.manifest import Quality
 
     from ..evaluation.kl import Scores
     from ..evaluation.probes import Probe
+    from ..gate import Gate
 
 _RECALL = (256, 1024, 4096)  # tokens of the contexts for recall
 _PATH = click.Path(path_type=Path)
@@ -29,6 +34,7 @@ _PATH = click.Path(path_type=Path)
 @click.option("--abilities", is_flag=True, help="Also ask for recall from long contexts, arithmetic and copying.")
 @click.option("--fail-if", metavar="CONDITION", help="Exit with an error if so: 'kl>0.06', 'top1<0.9'.")
 @click.option("--html", type=_PATH, help="Write a report with plots to this file.")
+@click.option("--peers", type=_PATH, help="Points of other programs for the report, as docs/figures.json has them.")
 @click.option("--json", "as_json", is_flag=True, help="Print the figures as JSON.")
 def evaluate(
     folder: Path,
@@ -39,9 +45,12 @@ def evaluate(
     abilities: bool,
     fail_if: str | None,
     html: Path | None,
+    peers: Path | None,
     as_json: bool,
 ) -> None:
     """Compare the bundle FOLDER with its reference: KL divergence, agreement and perplexity on a text.
+
+    Embeddings and scores are compared by their cosine similarity, on a text per line.
 
     \b
     Example:
@@ -50,29 +59,66 @@ def evaluate(
     from runtime.bundle.bundle import open_bundle
 
     from ..calibration.data import text_to_measure
+    from ..evaluation.layers import kl_by_layer
+    from ..evaluation.page import write_page
     from ..evaluation.probes import compare_probes
     from ..evaluation.quality import activation_rounding, as_quality, measure_scores, require_same_model
-    from ..evaluation.report import evaluation_report, require_writable, write_report
+    from ..evaluation.report import evaluation_report
+    from ..evaluation.storage_shares import bits_per_weight
     from ..gate import parse_gate
+    from .report_options import check_report
 
     gate = parse_gate(fail_if) if fail_if else None
-    if html:
-        require_writable(html)
+    others = check_report(html, peers)
     ours, theirs = open_bundle(folder), open_bundle(reference)
+    if ours.manifest.task is not None or theirs.manifest.task is not None:
+        _evaluate_texts(ours, theirs, text, gate, html or abilities, as_json)
+        return
+    if gate and gate.of_texts:
+        raise QuantizationError(f"--fail-if {gate.figure}: that is of embeddings and scores. {folder} generates.")
     require_same_model(ours, theirs)
     chosen = text_to_measure(text, theirs, tokens, context)
     with stopping_promptly(), show_progress("evaluating") as progress:
         scores = measure_scores(ours, theirs, chosen, progress)
         rounding = activation_rounding(ours, chosen)
+        layers = kl_by_layer(ours, theirs, chosen.held_out, progress) if html else None
         asked = compare_probes(folder, reference, _RECALL, progress) if abilities else []
     quality = as_quality(scores, chosen)
     if html:
-        write_report(html, evaluation_report(folder.name, ours.manifest, scores, text.name))
+        bits = bits_per_weight(ours)
+        write_page(html, evaluation_report(folder.name, ours.manifest, scores, layers, text.name, bits, others))
     if as_json:
         more = {"activation_rounding": asdict(rounding) if rounding else None, "abilities": [*map(asdict, asked)]}
         click.echo(json.dumps(asdict(scores) | more, indent=1))
     else:
         _print_figures(quality, chosen.held_out.shape[1], rounding, asked)
+    if gate:
+        gate.check(quality)
+
+
+def _evaluate_texts(
+    ours: "Bundle", theirs: "Bundle", path: Path, gate: "Gate | None", others: object, as_json: bool
+) -> None:
+    """Of embeddings and scores; each line of the file is a text."""
+    from ..evaluation.sequences import measure_sequences, require_same_task
+
+    if others:
+        raise click.UsageError("--html and --abilities are of models that generate text.")
+    if gate and not gate.of_texts:
+        raise QuantizationError(f"--fail-if {gate.figure}: of embeddings and scores there are {', '.join(OF_TEXTS)}.")
+    require_same_task(ours, theirs)
+    try:
+        texts = [line for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
+    except ValueError as error:
+        raise QuantizationError(f"{path}: not UTF-8 text ({error}).") from error
+    with stopping_promptly(), show_progress("evaluating") as progress:
+        quality = measure_sequences(ours, theirs, texts, path.name, progress)
+    if as_json:
+        click.echo(json.dumps(asdict(quality), indent=1))
+    else:
+        click.echo(f"cosine similarity  {quality.cosine:.6f} in the mean, {quality.cosine_min:.6f} at least")
+        click.echo(f"largest difference {quality.max_difference:.6f} of a number")
+        click.echo(f"texts              {quality.texts:,} of {quality.text}")
     if gate:
         gate.check(quality)
 

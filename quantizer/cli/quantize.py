@@ -163,11 +163,12 @@ def _number(text: str | None) -> int | None:
 def _as_data(result: "Result") -> dict[str, Any]:
     from ..summary import summarize
 
-    quality = result.manifest.quality
+    quality, task = result.manifest.quality, result.manifest.task
     return {
         "bits_per_weight": result.bits_per_weight,
         "bytes": sum(entry.size for entry in result.manifest.files.values()),
         "quality": asdict(quality) if quality else None,
+        "texts": asdict(task.quality) if task and task.quality else None,
         "kinds": [asdict(line) for line in summarize(result)],
     }
 
@@ -186,6 +187,9 @@ def _print_table(output: Path, result: "Result") -> None:
     click.echo(f"{output}: {size / 2**20:.1f} MiB, {result.bits_per_weight:.2f} bits per weight")
     if result.manifest.kv_cache.calibration:
         click.echo(f"keys and values in {result.manifest.kv_cache.stored_bits} bits")
+    texts = result.manifest.task and result.manifest.task.quality
+    if texts:
+        click.echo(f"cosine similarity {texts.cosine:.5f}, at least {texts.cosine_min:.5f}: {texts.texts} {texts.text}")
     quality = result.manifest.quality
     if quality:
         click.echo(

@@ -58,6 +58,10 @@ class Model:
     """
 
     def __init__(self, bundle: Bundle, *, float_activations: bool = False) -> None:
+        if bundle.manifest.task is not None:
+            raise QuantizationError(
+                f"{bundle.folder} gives no next token: `onnxlm eval` compares its embeddings or scores by their cosine."
+            )
         graph = prefill_graph(bundle)
         if float_activations:
             for node in rounding_nodes(graph):

@@ -15,7 +15,7 @@ WEIGHTS_NAME = "weights.bin"
 
 @dataclass(frozen=True)
 class Graphs:
-    """File name → model, for prefill and decode."""
+    """File name → model, for prefill and decode; a bundle that reads whole texts has the first alone."""
 
     models: dict[str, ir.Model]
 
@@ -44,7 +44,7 @@ def load_graphs(bundle: Bundle) -> Graphs:
     Raises:
         ManifestError: a file is not a readable ONNX graph.
     """
-    names = (bundle.manifest.graphs.prefill.file, bundle.manifest.graphs.decode.file)
+    names = [graph.file for graph in bundle.manifest.graphs.present.values()]
     return Graphs({name: _load(bundle.path(name)) for name in names})
 
 

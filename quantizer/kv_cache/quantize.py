@@ -13,6 +13,8 @@ import onnx_ir as ir
 from runtime.bundle.bundle import Bundle, new_bundle, open_bundle, write_manifest
 from runtime.bundle.kv_layout import kv_bytes_per_token
 from runtime.bundle.manifest import Calibration, Graph, KVCache, Manifest
+from runtime.bundle.manifest import Graphs as ManifestGraphs
+from runtime.bundle.sequence_task import require_generation
 from runtime.bundle.tensor_specs import TensorSpec
 from runtime.errors import QuantizationError
 
@@ -125,10 +127,8 @@ def _describe(manifest: Manifest, bits: Bits, text: Text) -> Manifest:
         bits=4 if bits == 4 else None,
         calibration=Calibration(text.name, int(text.chunks.size)),
     )
-    graphs = replace(
-        manifest.graphs,
-        prefill=_with_cache(manifest.graphs.prefill, dtype, bits),
-        decode=_with_cache(manifest.graphs.decode, dtype, bits),
+    graphs = ManifestGraphs(
+        **{phase: _with_cache(graph, dtype, bits) for phase, graph in manifest.graphs.present.items()}
     )
     return replace(manifest, kv_cache=cache, graphs=graphs, quality=None)  # that was measured with the old cache
 
@@ -149,6 +149,7 @@ def require_storable(bundle: Bundle, bits: Bits) -> None:
         QuantizationError: it is not.
     """
     manifest = bundle.manifest
+    require_generation(bundle, "a quantized cache")
     if manifest.kv_cache.dtype not in ("float32", "float16", "bfloat16"):
         raise QuantizationError(
             f"{bundle.folder}: keys and values are {manifest.kv_cache.dtype} already. Start from the bundle before."

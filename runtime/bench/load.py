@@ -182,7 +182,7 @@ class LoadBench:
         return int(self._rng.integers(max(1, most // 2), most + 1))
 
     def _longest(self, prompt: int) -> int:
-        return self._model.engine.core.scheduler.longest - prompt
+        return self._model.engine.longest - prompt
 
     def _cancel(self, asked: Iterable[_Asked]) -> None:
         for one in asked:

@@ -180,7 +180,7 @@ class AnswerPlanner:
         return lazy
 
     def _visible(self) -> frozenset[int]:
-        ids = (self._tokenizer.id_of(mark) for mark in self.chat.marks())
+        ids = (self._tokenizer.id_of(mark) for mark in self.chat.marks)
         return frozenset(i for i in ids if i is not None)
 
 

@@ -21,6 +21,7 @@ _NAME = "zq7name83"
 _WRITTEN_OUT = r"text\\?['\"]: ?\\?['\"]"
 _SHORT = 16  # characters; a shorter text may stand in the prompt by chance
 _FEW = 8  # messages; their prompt is rendered a second time rather than trusted
+_NEAR = 1000  # characters within which the next text mostly begins: a short range is searched much faster
 _MOST_MISSES = 8  # texts that are looked for in vain, each through the rest of the prompt
 _MOST_VERIFIED = 1000
 _CALL = {"id": "abcdef123", "type": "function", "function": {"name": _NAME, "arguments": {}}}
@@ -65,7 +66,11 @@ class ContentForms:
 
     def prepared(self, messages: Sequence[Message]) -> list[Message]:
         """The messages, whose contents have the forms that this template shows."""
-        return [self._prepared(message) for message in messages]
+        as_text = {role for role in {message["role"] for message in messages} if self._forms(role).string}
+        return [
+            message if type(message.get("content")) is str and message["role"] in as_text else self._prepared(message)
+            for message in messages
+        ]
 
     def require_shown(
         self,
@@ -81,8 +86,8 @@ class ContentForms:
         Raises:
             RequestError: names the message.
         """
-        shape = (*((m["role"], type(m.get("content")), "tool_calls" in m) for m in messages), with_tools)
-        missing = _missing(messages, prompt, trusting=shape in self._verified)
+        shape = _shape(messages, with_tools) if len(messages) <= _FEW else None
+        missing = _missing(messages, prompt, trusting=shape is None or shape in self._verified)
         if not missing:
             return
         marked = [_marked(message, i) if i in missing else message for i, message in enumerate(messages)]
@@ -96,7 +101,7 @@ class ContentForms:
                     f"messages[{i}].content: the model's chat template leaves this text out of the prompt, in part or "
                     f"as a whole (role {messages[i]['role']!r}). Put it into another message, or use another template."
                 )
-        if len(self._verified) < _MOST_VERIFIED:
+        if shape and len(self._verified) < _MOST_VERIFIED:
             self._verified.add(shape)
 
     def _prepared(self, message: Message) -> Message:
@@ -106,14 +111,16 @@ class ContentForms:
             return message if chosen is _ABSENT else {**message, "content": chosen}
         if not isinstance(content, str | list):
             return message
-        return {**message, "content": self._forms(message["role"]).fitting(content)}
+        fitting = self._forms(message["role"]).fitting(content)
+        return message if fitting is content else {**message, "content": fitting}
 
     def _forms(self, role: str) -> Forms:
-        if role not in self._by_role:
-            found = [self._tried(role, content) for content in _contents()]
-            unknown = all(shown is None for shown in found)
-            fallback = Forms(True, False, False) if role == "user" else None
-            self._by_role[role] = (fallback or self._forms("user")) if unknown else Forms(*map(bool, found))
+        if (known := self._by_role.get(role)) is not None:
+            return known
+        found = [self._tried(role, content) for content in _contents()]
+        unknown = all(shown is None for shown in found)
+        fallback = Forms(True, False, False) if role == "user" else None
+        self._by_role[role] = (fallback or self._forms("user")) if unknown else Forms(*map(bool, found))
         return self._by_role[role]
 
     def _tried(self, role: str, content: str | list[Message]) -> bool | None:
@@ -216,15 +223,21 @@ def _texts(message: Mapping[str, Any]) -> list[str]:
     return [content] if isinstance(content, str) else []
 
 
+def _shape(messages: Sequence[Message], with_tools: bool) -> tuple[Any, ...]:
+    return (*((m["role"], type(m.get("content")), "tool_calls" in m) for m in messages), with_tools)
+
+
 def _missing(messages: Sequence[Message], prompt: str, *, trusting: bool) -> set[int]:
     """The messages whose text does not follow, as it is, that of the messages before."""
     missing: set[int] = set()
-    place, short = 0, 0 if trusting or len(messages) > _FEW else _SHORT
+    place, short = 0, 0 if trusting else _SHORT
     for i, message in enumerate(messages):
         if "tool_calls" in message:
             continue  # templates may show the calls alone
         for text in filter(None, map(str.strip, _texts(message))):
-            end = _found(text, message["role"], prompt, place) if len(missing) < _MOST_MISSES else -1
+            end = prompt.find(text, place, place + len(text) + _NEAR) + len(text)
+            if end < len(text):
+                end = _found(text, message["role"], prompt, place) if len(missing) < _MOST_MISSES else -1
             if end < 0 or len(text) < short:
                 missing.add(i)
             place = max(place, end)
@@ -233,13 +246,14 @@ def _missing(messages: Sequence[Message], prompt: str, *, trusting: bool) -> set
 
 def _found(text: str, role: str, prompt: str, start: int) -> int:
     """Where the text ends in the prompt: as it is, within JSON, or an answer without its thoughts; or -1."""
-    written = [text, json.dumps(text, ensure_ascii=False)[1:-1]]
+    written = {text: None, json.dumps(text, ensure_ascii=False)[1:-1]: None}
     if role == "assistant" and "</think>" in text:
-        written = [text.rpartition("</think>")[2].strip()]
-    for form in dict.fromkeys(written):
-        at = prompt.find(form, start)
-        if at >= 0:
-            return at + len(form)
+        written = {text.rpartition("</think>")[2].strip(): None}
+    for reach in (len(text) + _NEAR, len(prompt)):
+        for form in written:
+            at = prompt.find(form, start, start + reach)
+            if at >= 0:
+                return at + len(form)
     return -1
 
 

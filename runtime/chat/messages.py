@@ -1,16 +1,20 @@
-"""The messages and tools of a chat, checked and turned into the plain data that a template may see."""
+"""The messages and tools of a chat, checked and turned into the plain data that a template wants."""
 
 import json
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, TypeGuard
 
 from ..errors import RequestError
+from .formats.format import CallFrame, ChatFormat
+from .formats.writing import write_calls
 
 _REASONING = ("reasoning_content", "thinking", "reasoning")
+_TEXTS = frozenset(("role", "content", "name", "tool_call_id"))
+_ALL_TEXT = frozenset((str,))
 
 
 def plain_messages(messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Copies of the messages, as transformers prepares them.
+    """The messages as transformers prepares them: copies, unless nothing changes.
 
     Keys whose value is None are dropped; reasoning is copied under the names that templates read; the arguments of
     tool calls become objects where they are JSON text, as in OpenAI's format.
@@ -25,7 +29,7 @@ def plain_messages(messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]
         raise RequestError(
             "messages must be a list of at least one message, such as {'role': 'user', 'content': 'Hi'}."
         )
-    return [_message(message, f"messages[{i}]") for i, message in enumerate(messages)]
+    return [one if _is_plain(one) else _message(one, f"messages[{i}]") for i, one in enumerate(messages)]
 
 
 def plain_tools(tools: Sequence[Mapping[str, Any]] | None) -> list[dict[str, Any]] | None:
@@ -42,6 +46,21 @@ def plain_tools(tools: Sequence[Mapping[str, Any]] | None) -> list[dict[str, Any
     return plain
 
 
+def adapted(messages: Iterable[dict[str, Any]], chat: ChatFormat) -> list[dict[str, Any]]:
+    """The messages, of which those with calls are changed where the template would fail on them.
+
+    Args:
+        messages: as `plain_messages` makes them, with arguments as objects.
+        chat: what is known of the template.
+    """
+    return [_adapted(message, chat) if message.get("tool_calls") else message for message in messages]
+
+
+def with_text_arguments(messages: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The messages with the arguments of calls as JSON text."""
+    return [_with_text(message) if message.get("tool_calls") else message for message in messages]
+
+
 def plain_data(value: Any, where: str) -> Any:
     """A copy of JSON-like data without any subclass or foreign object; RequestError names what is not."""
     try:
@@ -56,9 +75,9 @@ def _copied(value: Any) -> Any:
     if kind is str or value is None or kind is bool or kind is int or kind is float:
         return value
     if kind is dict:
-        if not all(type(key) is str for key in value):
+        if not _ALL_TEXT.issuperset(map(type, value)):
             raise TypeError
-        return {key: _copied(item) for key, item in value.items()}
+        return {key: item if type(item) is str else _copied(item) for key, item in value.items()}
     if kind is list or kind is tuple:
         return [_copied(item) for item in value]
     raise TypeError
@@ -86,10 +105,23 @@ def _key(key: Any, where: str) -> str:
     return str.__str__(key)
 
 
+def _is_plain(message: Any) -> TypeGuard[dict[str, Any]]:
+    """Whether the message has texts alone, as most have, and nothing to prepare."""
+    return (
+        type(message) is dict
+        and "content" in message
+        and _TEXTS.issuperset(message)
+        and _ALL_TEXT.issuperset(map(type, message.values()))
+        and bool(message.get("role"))
+    )
+
+
 def _message(message: Any, where: str) -> dict[str, Any]:
     if not isinstance(message, Mapping):
         raise RequestError(f"{where} must be an object with role and content, got {message!r:.60}.")
-    plain = {key: value for key, value in _plain(message, where).items() if value is not None}
+    plain = _plain(message, where)
+    if None in plain.values():
+        plain = {key: value for key, value in plain.items() if value is not None}
     role = plain.get("role")
     if not isinstance(role, str) or not role:
         raise RequestError(
@@ -136,5 +168,60 @@ def _parse_arguments(calls: Any) -> None:
 
 
 def _with_reasoning(message: dict[str, Any]) -> dict[str, Any]:
-    words = next((message[key] for key in _REASONING if message.get(key) is not None), None)
-    return message if words is None else {"thinking": words, **message, "reasoning_content": words}
+    for key in _REASONING:
+        if (words := message.get(key)) is not None:
+            return {"thinking": words, **message, "reasoning_content": words}
+    return message
+
+
+def _adapted(message: dict[str, Any], chat: ChatFormat) -> dict[str, Any]:
+    if chat.needs_content and "content" not in message:
+        message = {**message, "content": ""}
+    if chat.calls and not chat.shows_calls and chat.calls.shape in ("json", "keyed", "named", "tagged", "python"):
+        return _with_written_calls(message, chat.calls)
+    if chat.calls and chat.calls.shape == "channels" and message.get("content") and message.get("thinking"):
+        thoughts = f"{message['thinking']}\n\n{message['content']}"  # gpt-oss has one place for both, before a call
+        message = {**message, "content": "", "thinking": thoughts, "reasoning_content": thoughts}
+    if chat.calls and chat.calls.id_is_name:
+        message = {**message, "tool_calls": [_with_id(call, i) for i, call in enumerate(_list(message))]}
+    return _with_text(message) if chat.text_arguments else message
+
+
+def _with_written_calls(message: dict[str, Any], frame: CallFrame) -> dict[str, Any]:
+    """The message with its calls in the text, as the model wrote them: the template would leave them out."""
+    functions = [call["function"] for call in _list(message) if isinstance(call.get("function"), Mapping)]
+    calls = [(str(one.get("name")), _object(one.get("arguments"))) for one in functions]
+    text = message.get("content") or ""
+    if isinstance(text, list):
+        text = "".join(str(part.get("text", "")) for part in text if isinstance(part, Mapping))
+    kept = {key: value for key, value in message.items() if key != "tool_calls"}
+    return {**kept, "content": text + write_calls(frame, calls)} if calls else message
+
+
+def _object(arguments: Any) -> Mapping[str, Any]:
+    return arguments if isinstance(arguments, Mapping) else {}
+
+
+def _with_text(message: dict[str, Any]) -> dict[str, Any]:
+    return {**message, "tool_calls": [_text_call(call) for call in _list(message)]}
+
+
+def _text_call(call: Any) -> Any:
+    function = call.get("function") if isinstance(call, Mapping) else None
+    if not isinstance(function, Mapping) or isinstance(function.get("arguments"), str):
+        return call
+    arguments = json.dumps(function.get("arguments", {}), ensure_ascii=False)
+    return {**call, "function": {**function, "arguments": arguments}}
+
+
+def _with_id(call: Any, place: int) -> Any:
+    """A call whose id names its tool, as the template expects; one that does already is left alone."""
+    function = call.get("function") if isinstance(call, Mapping) else None
+    if not isinstance(function, Mapping) or str(call.get("id", "")).startswith("functions."):
+        return call
+    return {**call, "id": f"functions.{function.get('name')}:{place}"}
+
+
+def _list(message: Mapping[str, Any]) -> list[Any]:
+    calls = message["tool_calls"]
+    return calls if isinstance(calls, list) else []

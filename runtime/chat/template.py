@@ -12,9 +12,7 @@ from ..errors import BundleError, ChatTemplateError
 from .content_forms import ContentForms, up_to_mark, with_end_mark
 from .formats.analysis import analyse
 from .formats.format import ChatFormat
-from .history import adapted
-from .history import text_arguments as in_text
-from .messages import plain_data, plain_messages, plain_tools
+from .messages import adapted, plain_data, plain_messages, plain_tools, with_text_arguments
 from .sandbox import SandboxedTemplate
 
 if TYPE_CHECKING:
@@ -140,7 +138,7 @@ class ChatTemplate:
         add_generation_prompt: bool,
     ) -> str:
         plain = self.contents.prepared(plain_messages(messages))
-        plain = in_text(plain) if text_arguments else plain
+        plain = with_text_arguments(plain) if text_arguments else plain
         return self._tried(plain, tools, add_generation_prompt)
 
     def _tried(

@@ -11,10 +11,12 @@ import os
 import signal
 import struct
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from datetime import datetime
+from itertools import islice
 from pathlib import Path
+from types import BuiltinMethodType
 from typing import Any, BinaryIO
 
 HEADER = struct.Struct("<BBQ")
@@ -25,6 +27,12 @@ MAX_TEXT = 1 << 26  # characters of a prompt
 _GRACE = 0.5  # seconds after which the process ends itself, should the parent be gone
 _RETIRE_AT = 128 << 20  # bytes of memory that are too much to keep for the next request
 _MAX_WORDS = 1000
+_BATCH = 1024  # pieces of a prompt between two looks at its length
+_PLAIN_JSON = json.JSONEncoder(ensure_ascii=False)
+# Names that the sandbox may give without its questions: values, and methods that change nothing.
+_OF_DICT = frozenset(dir(dict))  # these are methods before they are keys
+_OF_STR = frozenset(name for name in dir(str) if name[0] != "_") - {"format", "format_map"}
+_OF_LOOP = frozenset(("first", "last", "index", "index0", "length", "previtem", "nextitem", "revindex", "revindex0"))
 
 
 class TooLargeError(Exception):
@@ -46,7 +54,8 @@ def answer(source: str, variables: Mapping[str, Any] | None) -> tuple[int, str]:
     try:
         if variables is None:
             return OPENED, "\0".join(sorted(names_read(source)))
-        return RENDERED, _joined(template_of(source).generate(**variables))
+        template = template_of(source)
+        return RENDERED, _joined(template.root_render_func(template.new_context(variables)))
     except (MemoryError, TooLargeError):
         return TOO_LARGE, ""
     except Exception as error:  # noqa: BLE001  # a template can raise anything
@@ -79,12 +88,83 @@ def template_of(source: str) -> Any:
 @functools.cache
 def environment() -> Any:
     """Jinja's immutable sandbox with the filters, globals and tags that transformers adds for chat templates."""
-    from jinja2 import TemplateError, nodes
-    from jinja2.compiler import CodeGenerator
+    made = _sandbox()(
+        trim_blocks=True,
+        lstrip_blocks=True,
+        extensions=[_generation(), "jinja2.ext.loopcontrols"],
+        optimized=False,
+    )
+    made.code_generator_class = _generator()
+    made.filters["tojson"] = _to_json
+    made.globals |= {
+        "dict": _Dict(),
+        "namespace": _namespace(),
+        "raise_exception": _raise_exception,
+        "strftime_now": lambda format: datetime.now().strftime(format),  # noqa: A006  # templates may name it
+    }
+    return made
+
+
+def _sandbox() -> Any:
+    """Jinja's sandbox with short ways to what templates read most; each gives what the long way gives."""
+    from jinja2.runtime import LoopContext
+
+    quick = _quick_calls()
+    long_way = quick.getattr
+    spaces = _namespace()
+
+    class Sandbox(quick):  # type: ignore[misc, valid-type]
+        def getattr(self, obj: Any, attribute: str) -> Any:
+            kind = type(obj)
+            if kind is dict:
+                if attribute not in _OF_DICT:
+                    return obj[attribute] if attribute in obj else self.undefined(obj=obj, name=attribute)
+            elif kind is str:
+                if attribute in _OF_STR:
+                    return getattr(obj, attribute)
+            elif kind is LoopContext:
+                if attribute in _OF_LOOP:
+                    return getattr(obj, attribute)
+            elif kind is spaces and attribute[0] != "_":
+                held = object.__getattribute__(obj, "_Namespace__attrs")
+                if attribute in held:
+                    return held[attribute]
+            return long_way(self, obj, attribute)
+
+    return Sandbox
+
+
+def _quick_calls() -> Any:
+    from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+    long_item, long_call = ImmutableSandboxedEnvironment.getitem, ImmutableSandboxedEnvironment.call
+
+    class Calls(ImmutableSandboxedEnvironment):
+        def getitem(self, obj: Any, argument: Any) -> Any:
+            try:
+                return obj[argument]
+            except LookupError:
+                if type(obj) is dict and type(argument) is str and argument not in _OF_DICT:
+                    return self.undefined(obj=obj, name=argument)
+            except TypeError:
+                pass
+            return long_item(self, obj, argument)
+
+        def call(__self, __context: Any, __obj: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N805  # as Jinja has it
+            if type(__obj) is BuiltinMethodType and type(__obj.__self__) is str:
+                kwargs.pop("_loop_vars", None)  # what the compiler adds for the context
+                kwargs.pop("_block_vars", None)
+                return __obj(*args, **kwargs)
+            return long_call(__self, __context, __obj, *args, **kwargs)
+
+    return Calls
+
+
+def _generation() -> type:
+    from jinja2 import nodes
     from jinja2.ext import Extension
     from jinja2.parser import Parser
     from jinja2.runtime import Macro
-    from jinja2.sandbox import ImmutableSandboxedEnvironment
 
     class Generation(Extension):
         """`{% generation %}` marks the assistant's words for training; here it writes what is inside."""
@@ -100,6 +180,13 @@ def environment() -> Any:
         def _inside(self, caller: Macro) -> Any:
             return caller()
 
+    return Generation
+
+
+def _generator() -> type:
+    from jinja2 import nodes
+    from jinja2.compiler import CodeGenerator
+
     class Generator(CodeGenerator):
         """Computes nothing while it compiles, such as `{{ 9 ** 10**9 }}`."""
 
@@ -108,24 +195,13 @@ def environment() -> Any:
                 raise nodes.Impossible
             return super()._output_child_to_const(node, *args)
 
-    def raise_exception(message: Any) -> None:
-        raise TemplateError(message)
+    return Generator
 
-    made = ImmutableSandboxedEnvironment(
-        trim_blocks=True,
-        lstrip_blocks=True,
-        extensions=[Generation, "jinja2.ext.loopcontrols"],
-        optimized=False,
-    )
-    made.code_generator_class = Generator
-    made.filters["tojson"] = _to_json
-    made.globals |= {
-        "dict": _Dict(),
-        "namespace": _namespace(),
-        "raise_exception": raise_exception,
-        "strftime_now": lambda format: datetime.now().strftime(format),  # noqa: A006  # templates may name it
-    }
-    return made
+
+def _raise_exception(message: Any) -> None:
+    from jinja2 import TemplateError
+
+    raise TemplateError(message)
 
 
 class _Dict:
@@ -139,6 +215,7 @@ class _Dict:
         return dict.fromkeys(*args, **kwargs)
 
 
+@functools.cache
 def _namespace() -> type:
     from jinja2.exceptions import SecurityError
     from jinja2.utils import Namespace
@@ -165,16 +242,18 @@ def _namespace() -> type:
 def _to_json(
     x: Any, ensure_ascii: bool = False, indent: Any = None, separators: Any = None, sort_keys: bool = False
 ) -> str:
+    if indent is None and separators is None and not ensure_ascii and not sort_keys:
+        return _PLAIN_JSON.encode(x)
     return json.dumps(x, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
 
 
-def _joined(pieces: Iterable[str]) -> str:
+def _joined(pieces: Iterator[str]) -> str:
     texts, length = [], 0
-    for text in pieces:
-        length += len(text)
+    while batch := list(islice(pieces, _BATCH)):
+        texts.append("".join(batch))
+        length += len(texts[-1])
         if length > MAX_TEXT:
             raise TooLargeError
-        texts.append(text)
     return "".join(texts)
 
 

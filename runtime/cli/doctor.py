@@ -18,6 +18,7 @@ _PURPOSES = {
     "gpu": "run on a GPU",
     "export": "export and quantize",
     "serve": "serve",
+    "report": "reports with plots",
 }
 _NOT_FOR_USERS = ("dev",)
 

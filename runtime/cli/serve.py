@@ -12,6 +12,7 @@ from .source import bundle_of, name_of
 
 if TYPE_CHECKING:
     from ..client import Model
+    from ..encoder.model import Encoder
     from ..options import EngineOptions
     from ..server.listener import Listener
     from ..server.options import ServerOptions
@@ -75,6 +76,7 @@ def serve(bundles: tuple[str, ...], log_format: str, **options: Any) -> None:
 
     \b
     /v1/chat/completions /v1/responses /v1/completions /v1/models
+    /v1/embeddings /rerank /score /classify, of bundles exported with --task embed or score
     /tokenize /detokenize /health /ready /version /metrics /openapi.json
     and a page to chat at /
 
@@ -85,9 +87,10 @@ def serve(bundles: tuple[str, ...], log_format: str, **options: Any) -> None:
       onnxlm serve SmolLM2-135M-Instruct.gguf
       onnxlm serve smol-int4
       onnxlm serve smol-int4 --host 0.0.0.0 --api-key-file keys.txt --max-concurrency 8 --kv-memory 2GiB
+      onnxlm serve smol-int4 embedder reranker
       onnxlm serve small=smol-int4 large=qwen-int4 --port 8080 --log-format json
     """
-    from ..chat.template_process import start_early
+    from ..chat.sandbox import start_early
 
     names = _named(bundles, verify=options["verify"])
     process = _process()
@@ -98,10 +101,10 @@ def serve(bundles: tuple[str, ...], log_format: str, **options: Any) -> None:
         server_options = _server_options(options, loopback=listener.loopback)
         start_early()  # while the models are loaded
         engine_options = _engine_options(options, names)
-        with _models(names, options["provider"], engine_options, templates) as models:
+        with _models(names, options["provider"], engine_options, templates) as (models, encoders):
             from ..server.app import create_app
 
-            app = create_app(models, server_options)
+            app = create_app(models, server_options, encoders)
             if options["metrics_port"] is not None:
                 app.state.service.metrics.listen(options["host"], options["metrics_port"])
             process.run_server(app, listener)
@@ -187,7 +190,7 @@ def _engine_options(options: dict[str, Any], names: dict[str, Path]) -> "EngineO
     from ..options import EngineOptions
 
     kv_memory = options["kv_memory"]
-    if kv_memory is None and len(names) > 1 and options["provider"] != "cuda":
+    if kv_memory is None and len(names) > 1 and _all_on_cpu(names.values(), options["provider"]):
         kv_memory = shared_kv_memory(names.values())
 
     return EngineOptions(
@@ -200,6 +203,14 @@ def _engine_options(options: dict[str, Any], names: dict[str, Path]) -> "EngineO
         speculation=options["speculation"],
         threads=options["threads"],
     )
+
+
+def _all_on_cpu(folders: Iterable[Path], provider: str) -> bool:
+    """Whether every model takes its memory from the system; on a GPU each looks at what is free there."""
+    from ..bundle.bundle import open_bundle
+
+    targets = (open_bundle(folder).manifest.target.provider for folder in folders)
+    return all(provider == "cpu" or (provider == "auto" and target == "cpu") for target in targets)
 
 
 def _process() -> Any:
@@ -215,12 +226,22 @@ def _process() -> Any:
 @contextmanager
 def _models(
     names: dict[str, Path], provider: str, options: "EngineOptions", templates: dict[str, Path]
-) -> Iterator[dict[str, "Model"]]:
+) -> Iterator[tuple[dict[str, "Model"], dict[str, "Encoder"]]]:
+    """Models that generate, and those that read whole texts."""
+    from ..bundle.bundle import open_bundle
     from ..client import Model
+    from ..encoder.model import Encoder
 
     with ExitStack() as stack:
-        models = {}
+        models, encoders = {}, {}
         for name, path in names.items():
-            models[name] = Model(path, provider, options, chat_template=templates.get(name))
-            stack.callback(models[name].close)
-        yield models
+            task = open_bundle(path).manifest.task
+            if task is None:
+                models[name] = Model(path, provider, options, chat_template=templates.get(name))
+                stack.callback(models[name].close)
+                continue
+            if templates.get(name):
+                raise OptionError(f"--chat-template: {name} does not chat. Name the models that do: NAME=FILE.")
+            encoders[name] = Encoder(path, task.kind, provider, options)
+            stack.callback(encoders[name].close)
+        yield models, encoders

@@ -9,20 +9,20 @@ from collections.abc import Callable
 
 from ..cache.prefix_cache import PrefixCache
 from ..errors import ExecutionError, OnnxlmError
-from ..ort.runner_protocol import ModelRunner
+from ..ort.runner_protocol import ModelRunner, states_of
 from ..sampling.logprobs import FloatArray
-from .decision import NOTHING, Decision, Move
 from .decode import Decode
 from .draft_verify import DraftVerifier
 from .failures import execution_errors
 from .generation import RequestState
 from .open_requests import OpenRequests
 from .prefill import Prefill
-from .prefill_policy import ChunkedPrefillPolicy
 from .prefix_reuse import PrefixReuse
-from .request import Sequence, Status
-from .scheduler import Scheduler
-from .waiting import Deadlines, WaitingLimit
+from .scheduling.decision import NOTHING, Decision, Move
+from .scheduling.prefill_policy import ChunkedPrefillPolicy
+from .scheduling.scheduler import Scheduler
+from .scheduling.sequence import Sequence, Status
+from .scheduling.waiting import Deadlines, WaitingLimit
 
 _log = logging.getLogger("onnxlm.engine")
 
@@ -58,7 +58,8 @@ class EngineCore:
         self.policy = policy
         self.clock = clock
         self.requests = OpenRequests(queue, self._ended, clock)
-        self._reuse = PrefixReuse(executor, scheduler, prefixes)
+        reusing = prefixes is not None or states_of(executor) is not None
+        self._reuse = PrefixReuse(executor, scheduler, prefixes) if reusing else None
         self.prefill = Prefill(executor, scheduler, self.requests, self._reuse, policy, clock)
         drafts = DraftVerifier(executor, scheduler, self.requests, policy, clock)
         self._decode = Decode(executor, self.requests, drafts, policy, clock)
@@ -113,7 +114,8 @@ class EngineCore:
             if decision.admitted is None:
                 return
             if decision.admitted.status is Status.PREFILL:
-                self._reuse.restore(decision.admitted)
+                if self._reuse is not None:
+                    self._reuse.restore(decision.admitted)
                 self.requests.admitted(decision.admitted)
 
     def _decode_batch(self) -> bool:
@@ -140,7 +142,8 @@ class EngineCore:
             self._carry_out(self.scheduler.join(sequence))
 
     def _ended(self, sequence: Sequence, reason: str) -> None:
-        if self.scheduler.limits.reuse_generated and sequence.status is Status.RUNNING and reason != "error":
+        reusable = self.scheduler.limits.reuse_generated and sequence.status is Status.RUNNING and reason != "error"
+        if reusable and self._reuse is not None:
             self._reuse.ended(sequence, reason)
         self._carry_out(self.scheduler.finish(sequence, reason))
 

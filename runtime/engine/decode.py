@@ -11,8 +11,8 @@ from ..sampling.logprobs import FloatArray
 from .draft_verify import DraftVerifier
 from .failures import execution_errors
 from .open_requests import OpenRequests
-from .prefill_policy import ChunkedPrefillPolicy
-from .request import Sequence
+from .scheduling.prefill_policy import ChunkedPrefillPolicy
+from .scheduling.sequence import Sequence
 
 _log = logging.getLogger("onnxlm.engine")
 

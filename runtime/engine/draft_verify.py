@@ -10,9 +10,9 @@ from ..ort.runner_protocol import MAX_SCORED, ModelRunner, StepInterrupted, stat
 from ..sampling.logprobs import FloatArray
 from .failures import execution_errors
 from .open_requests import OpenRequests
-from .prefill_policy import ChunkedPrefillPolicy
-from .request import Sequence, Status
-from .scheduler import Scheduler
+from .scheduling.prefill_policy import ChunkedPrefillPolicy
+from .scheduling.scheduler import Scheduler
+from .scheduling.sequence import Sequence, Status
 
 _log = logging.getLogger("onnxlm.engine")
 

@@ -16,9 +16,9 @@ from ..errors import DeviceLostError, EngineClosedError, OnnxlmError
 from ..ort.runner_protocol import ModelRunner
 from .core import EngineCore
 from .generation import RequestState
-from .prefill_policy import ChunkedPrefillPolicy
-from .scheduler import Scheduler
-from .waiting import Reservation, WaitingLimit
+from .scheduling.prefill_policy import ChunkedPrefillPolicy
+from .scheduling.scheduler import Scheduler
+from .scheduling.waiting import Reservation, WaitingLimit
 
 _EXIT_SECONDS = 10.0  # for a step that is being computed when the interpreter ends
 _log = logging.getLogger("onnxlm.engine")
@@ -29,6 +29,7 @@ class EngineStats:
     """A snapshot of the engine: its current work, and counts since it started.
 
     `lost` is why the device computes nothing any more, or None.
+    `kv_bytes` is the most memory that keys, values and states may take.
     `failures_in_a_row` counts answers that failed since the last token was sampled.
     `heartbeat` is the monotonic time of the loop's last step: while work exists, it must not stand still.
     """
@@ -46,6 +47,7 @@ class EngineStats:
     alive: bool
     failures_in_a_row: int = 0
     lost: str | None = None
+    kv_bytes: int = 0
 
 
 class Engine:
@@ -81,6 +83,11 @@ class Engine:
         self._draining = self._drained = False
         self._thread: threading.Thread | None = None
         self._heartbeat = clock()
+
+    @property
+    def longest(self) -> int:
+        """Most tokens of one sequence, prompt and answer."""
+        return self.core.scheduler.longest
 
     def reserve(self, answers: int) -> Reservation:
         """Keep room in the queue for answers that will be submitted; refusals are those of `submit`."""
@@ -144,6 +151,7 @@ class Engine:
             preemptions=scheduler.preemptions,
             failures_in_a_row=core.requests.failures_in_a_row,
             lost=None if core.requests.lost is None else str(core.requests.lost),
+            kv_bytes=scheduler.pool.total * scheduler.pool.block_tokens * core.executor.bytes_per_token,
             heartbeat=self._heartbeat,
             alive=self._thread is not None and self._thread.is_alive() and not self._ended,
         )

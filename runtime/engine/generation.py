@@ -9,7 +9,7 @@ from ..sampling.logprobs import FloatArray, TokenLogprob, token_logprob
 from ..sampling.sampler import Sampler
 from ..text.detokenizer import Detokenizer
 from ..text.stop_strings import StopStrings
-from .request import Sequence
+from .scheduling.sequence import Sequence
 from .speculation import PromptLookup
 
 if TYPE_CHECKING:

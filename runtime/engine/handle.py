@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Self
 
 from ..errors import ExecutionError
 from .generation import OutputDelta, RequestState
-from .waiting import Reservation
+from .scheduling.waiting import Reservation
 
 if TYPE_CHECKING:
     import asyncio

@@ -8,8 +8,8 @@ from ..errors import DeviceLostError
 from ..sampling.logprobs import FloatArray
 from .failures import as_ours
 from .generation import OutputDelta, RequestState
-from .request import Sequence
-from .waiting import WaitingLimit
+from .scheduling.sequence import Sequence
+from .scheduling.waiting import WaitingLimit
 
 _log = logging.getLogger("onnxlm.engine")
 

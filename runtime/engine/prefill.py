@@ -8,13 +8,13 @@ import numpy as np
 from ..errors import ExecutionError
 from ..ort.runner_protocol import MAX_SCORED, ModelRunner, StepInterrupted, batch_prefill_of
 from ..sampling.logprobs import FloatArray
-from .decision import Chunk
 from .failures import execution_errors
 from .open_requests import OpenRequests
-from .prefill_policy import ChunkedPrefillPolicy, PrefillWork
 from .prefix_reuse import PrefixReuse
-from .request import Sequence
-from .scheduler import Scheduler
+from .scheduling.decision import Chunk
+from .scheduling.prefill_policy import ChunkedPrefillPolicy, PrefillWork
+from .scheduling.scheduler import Scheduler
+from .scheduling.sequence import Sequence
 
 _log = logging.getLogger("onnxlm.engine")
 _NO_LOGITS = np.empty(0, np.float32)  # of a chunk that is not the last
@@ -27,7 +27,7 @@ class Prefill:
         executor: computes steps.
         scheduler: says which chunks, and is told what is done.
         requests: the open requests.
-        reuse: caches what later prompts may share.
+        reuse: caches what later prompts may share, if anything does.
         policy: sizes of chunks.
         clock: seconds, monotonic.
 
@@ -40,7 +40,7 @@ class Prefill:
         executor: ModelRunner,
         scheduler: Scheduler,
         requests: OpenRequests,
-        reuse: PrefixReuse,
+        reuse: PrefixReuse | None,
         policy: ChunkedPrefillPolicy,
         clock: Callable[[], float],
     ) -> None:
@@ -91,7 +91,7 @@ class Prefill:
             return []
         self._policy.prefilled(chunk.stop - chunk.start, self._clock() - started)
         self._scheduler.prefilled(chunk)
-        self._reuse.reached(chunk.sequence)
+        self._reached(chunk)
         return [(chunk.sequence, logits)] if chunk.stop == len(chunk.sequence.tokens) else []
 
     def _together(self, chunks: list[Chunk]) -> list[tuple[Sequence, FloatArray]]:
@@ -109,8 +109,12 @@ class Prefill:
         for chunk in chunks:
             self._scheduler.prefilled(chunk)
         for chunk in chunks:
-            self._reuse.reached(chunk.sequence)
+            self._reached(chunk)
         return [(chunk.sequence, row) for chunk, row in zip(chunks, logits, strict=True)]
+
+    def _reached(self, chunk: Chunk) -> None:
+        if self._reuse is not None:
+            self._reuse.reached(chunk.sequence)
 
     def _computed(self, chunk: Chunk) -> FloatArray | None:
         """The logits after a chunk; None if it failed or was interrupted, and then nothing is committed."""

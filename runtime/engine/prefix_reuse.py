@@ -12,8 +12,8 @@ from ..cache.prefix_cache import Block, PrefixCache
 from ..errors import ExecutionError
 from ..ort.runner_protocol import MIN_CHUNK, ModelRunner, states_of
 from .failures import execution_errors
-from .request import Sequence
-from .scheduler import Scheduler
+from .scheduling.scheduler import Scheduler
+from .scheduling.sequence import Sequence
 
 _log = logging.getLogger("onnxlm.engine")
 

@@ -127,9 +127,9 @@ class Grammars:
     def _vocabulary(self) -> Any:
         if not self._eos_ids:
             raise RequestError("structured output: this model has no end-of-sequence token, so no answer could end.")
-        # A tokenizer may have more tokens than the logits: they are in the grammar, and cut off every mask.
-        size = max(self._vocab_size, self._tokenizer.vocab_size)
-        return _llguidance().LLTokenizer(self._tokenizer.to_json(), size, self._eos_ids)
+        # A tokenizer may have more tokens than the logits: nothing can be written with those.
+        described = self._tokenizer.to_json(below=self._vocab_size)
+        return _llguidance().LLTokenizer(described, self._vocab_size, self._eos_ids)
 
 
 class GrammarConstraint:

@@ -4,7 +4,7 @@ import base64
 import binascii
 import hashlib
 import hmac
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from starlette.datastructures import Headers
@@ -12,7 +12,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from ..errors import OptionError
 from .openai.errors import ApiError
-from .origin import OPEN_PATHS, Refuse
+from .origin import Refuse
 
 _SHORTEST = 8
 
@@ -39,24 +39,33 @@ def read_keys(path: Path) -> tuple[str, ...]:
 
 
 class KeyGuard:
-    """Lets a request pass whose Authorization is `Bearer KEY`, or `Basic` with the key as password, for browsers.
+    """Lets a request pass whose Authorization is `Bearer KEY`, or `Basic` with the key as password.
 
     Args:
         app: what requests are for.
         keys: that open everything; without any, everything but /metrics is open.
         metrics_keys: that open /metrics only.
         refuse: answers those that may not pass.
+        open_paths: that need no key.
     """
 
-    def __init__(self, app: ASGIApp, keys: Sequence[str], metrics_keys: Sequence[str], refuse: Refuse) -> None:
+    def __init__(
+        self,
+        app: ASGIApp,
+        keys: Sequence[str],
+        metrics_keys: Sequence[str],
+        refuse: Refuse,
+        open_paths: Collection[str],
+    ) -> None:
         self._app = app
         self._refuse = refuse
+        self._open_paths = open_paths
         self._digests = [_digest(key) for key in keys]
         self._metrics_digests = [_digest(key) for key in (*keys, *metrics_keys)]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer 401 unless the request may pass."""
-        if scope["type"] != "http" or scope["path"] in OPEN_PATHS or self._opens(scope):
+        if scope["type"] != "http" or scope["path"] in self._open_paths or self._opens(scope):
             await self._app(scope, receive, send)
             return
         refusal = ApiError(
@@ -64,7 +73,8 @@ class KeyGuard:
             "An API key is needed: send it as `Authorization: Bearer KEY` or `x-api-key: KEY`.",
             "authentication_error",
             code="invalid_api_key",
-            headers={"www-authenticate": 'Basic realm="onnxlm", charset="UTF-8"'},
+            # Not Basic: a browser would ask for a name and a password, in front of the page that asks for the key.
+            headers={"www-authenticate": 'Bearer realm="onnxlm"'},
         )
         await self._refuse(refusal, scope, receive, send)
 

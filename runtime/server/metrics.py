@@ -116,6 +116,7 @@ _Reading = tuple[str, str, Callable[[EngineStats], float]]
 _GAUGES: tuple[_Reading, ...] = (
     ("num_requests_running", "Answers that have a slot.", lambda s: s.running),
     ("num_requests_waiting", "Answers that wait for one.", lambda s: s.waiting),
+    ("kv_cache_bytes", "Most bytes that keys, values and states may take.", lambda s: s.kv_bytes),
     ("kv_cache_usage_perc", "Share of the KV memory in use, from 0 to 1.", lambda s: kv_usage(s)),
 )
 _COUNTERS: tuple[_Reading, ...] = (

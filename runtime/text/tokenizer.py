@@ -1,5 +1,6 @@
 """Text to token ids and back: a bundle's tokenizer.json."""
 
+import json
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -58,6 +59,24 @@ class Tokenizer:
             raise RequestError(f"The prompt cannot be tokenized: {error}.") from error
         return ids
 
+    def encode_pair(self, first: str, second: str) -> list[int]:
+        """Token ids of two texts joined as this tokenizer joins pairs, special tokens included.
+
+        Raises:
+            RequestError: not texts, or one with half of a surrogate pair.
+        """
+        try:
+            (encoding,) = self._tokenizer.encode_batch_fast([(_only_text(first), _only_text(second))])
+        except Exception as error:  # the library raises bare Exception
+            raise RequestError(f"The pair cannot be tokenized: {error}.") from error
+        ids: list[int] = encoding.ids
+        return ids
+
+    def cut(self, text: str, count: int) -> str:
+        """The text without its last `count` tokens; "" if it has no more."""
+        offsets = self._tokenizer.encode(_only_text(text), add_special_tokens=False).offsets
+        return text[: offsets[-count][0]] if count < len(offsets) else ""
+
     def decode(self, ids: Iterable[int], *, skip_special: bool = True) -> str:
         """The text of these ids; bytes that are not UTF-8 become U+FFFD.
 
@@ -82,15 +101,35 @@ class Tokenizer:
         """Whether this token was added to the vocabulary of ordinary text, special or not."""
         return token_id in self._added
 
-    def to_json(self) -> str:
-        """The content of a tokenizer.json, as it is used here."""
+    def to_json(self, below: int | None = None) -> str:
+        """The content of a tokenizer.json, as it is used here.
+
+        Args:
+            below: leave out tokens with this id or a higher one; texts are then spelled with the others.
+        """
         text: str = self._tokenizer.to_str()
-        return text
+        return (
+            text if below is None or below >= self.vocab_size else json.dumps(_without_tokens(json.loads(text), below))
+        )
 
     def id_of(self, token: str) -> int | None:
         """The id of a token written as in the vocabulary, or None."""
         found: int | None = self._tokenizer.token_to_id(token)
         return found
+
+
+def _without_tokens(content: dict[str, Any], below: int) -> dict[str, Any]:
+    """A tokenizer.json without the tokens from id `below` on, and without the merges that make them."""
+    model = dict(content["model"])
+    if isinstance(model["vocab"], list):
+        model["vocab"] = model["vocab"][:below]  # Unigram: pieces in the order of their ids
+    else:
+        model["vocab"] = {token: i for token, i in model["vocab"].items() if i < below}
+    if "merges" in model:
+        pairs = (merge.split(" ") if isinstance(merge, str) else merge for merge in model["merges"])
+        model["merges"] = [pair for pair in pairs if "".join(pair) in model["vocab"]]
+    added = [token for token in content["added_tokens"] if token["id"] < below]
+    return {**content, "model": model, "added_tokens": added}
 
 
 def _only_text(text: Any) -> str:

@@ -43,7 +43,7 @@ TOOLS = [PAY, tool("now", {})]
 def tokenizer_of(name, special):
     """The tiny tokenizer with the format's marks as tokens: special ones, plain ones, or none (None)."""
     inner = HuggingFaceTokenizer.from_str(tiny_tokenizer())
-    marks = sorted(template_of(name).format.marks()) if special is not None else []
+    marks = sorted(template_of(name).format.marks) if special is not None else []
     inner.add_tokens([AddedToken(mark, special=bool(special)) for mark in marks])
     path = _folder() / f"{name}-{special}.json"
     inner.save(str(path))

@@ -16,10 +16,11 @@ from runtime.bundle.bundle import open_bundle
 from runtime.cache.blocks import BlockPool
 from runtime.engine.core import EngineCore
 from runtime.engine.handle import RequestHandle
-from runtime.engine.limits import Limits
-from runtime.engine.prefill_policy import ChunkedPrefillPolicy as Policy
-from runtime.engine.scheduler import Scheduler
-from runtime.engine.waiting import WaitingLimit
+from runtime.engine.scheduling.limits import Limits
+from runtime.engine.scheduling.prefill_policy import ChunkedPrefillPolicy as Policy
+from runtime.engine.scheduling.prefill_policy import Pauses
+from runtime.engine.scheduling.scheduler import Scheduler
+from runtime.engine.scheduling.waiting import WaitingLimit
 from runtime.ort.binding import FloatArray, IntArray
 from runtime.ort.executor import OnnxExecutor
 
@@ -97,13 +98,12 @@ def slow_down(core: EngineCore) -> None:
 
 @pytest.mark.parametrize("speculation", [0, 8])
 def test_beside_a_reader_a_long_prompt_waits_for_many_tokens_between_two_chunks(
-    synthetic_bundle: Path, monkeypatch: pytest.MonkeyPatch, speculation: int
+    synthetic_bundle: Path, speculation: int
 ) -> None:
-    for name in ("_HARDLY_SEEN", "_LONG_PROMPT", "_READING_SECONDS", "_PAUSE_SECONDS", "_PAUSE_STEPS"):
-        monkeypatch.setattr(f"runtime.engine.prefill_policy.{name}", 0)
     options = EngineOptions(max_concurrency=2, speculation=speculation)
     generated: list[int] = []
     with LLM(synthetic_bundle, options=options) as llm:
+        llm.model.engine.core.policy.pauses = Pauses(0, 0, 0, 0, 0)
         note_chunks(llm.model.engine.core, generated)
         slow_down(llm.model.engine.core)
         stream = llm.stream([1, 2, 3, 1, 2, 3], SamplingParams(max_tokens=200))

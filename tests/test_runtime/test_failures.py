@@ -14,10 +14,10 @@ from runtime.bundle.bundle import open_bundle
 from runtime.cache.blocks import BlockPool
 from runtime.engine.core import EngineCore
 from runtime.engine.handle import RequestHandle
-from runtime.engine.limits import Limits
-from runtime.engine.prefill_policy import ChunkedPrefillPolicy as Policy
-from runtime.engine.scheduler import Scheduler
-from runtime.engine.waiting import WaitingLimit
+from runtime.engine.scheduling.limits import Limits
+from runtime.engine.scheduling.prefill_policy import ChunkedPrefillPolicy as Policy
+from runtime.engine.scheduling.scheduler import Scheduler
+from runtime.engine.scheduling.waiting import WaitingLimit
 from runtime.ort.executor import OnnxExecutor
 
 PARAMS = SamplingParams(max_tokens=40, temperature=0.0, ignore_eos=True)

@@ -234,3 +234,14 @@ def test_a_process_that_forgets_a_running_answer_ends_well(tiny_bundle):
     for _ in range(3):
         done = subprocess.run([sys.executable, "-c", code, str(tiny_bundle)], capture_output=True, text=True)
         assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_progress_of_a_task_is_shown_on_stderr_too(tiny_bundle, capsys):
+    async def ask():
+        async with AsyncLLM(tiny_bundle) as llm:
+            answers = await llm.generate([[5], [6], [7]], SHORT, progress=True)
+            return answers, await llm.generate([[5], [6], [7]], SHORT)
+
+    shown, plain = asyncio.run(ask())
+    assert [answer.token_ids for answer in shown] == [answer.token_ids for answer in plain]
+    assert "100%" in capsys.readouterr().err

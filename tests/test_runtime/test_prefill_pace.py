@@ -2,7 +2,7 @@
 
 import pytest
 
-from runtime.engine.prefill_policy import ChunkedPrefillPolicy, PrefillWork
+from runtime.engine.scheduling.prefill_policy import ChunkedPrefillPolicy, PrefillWork
 
 LONG = PrefillWork(left=10_000, whole=10_000)
 SHORT = PrefillWork(left=300, whole=300)

@@ -11,10 +11,10 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from runtime.cache.blocks import BlockPool
 from runtime.cache.recurrent import RecurrentStateCache, state_slots_of
 from runtime.cache.state_memory import HostStates, StateTensor
-from runtime.engine.decision import Decision
-from runtime.engine.limits import Limits
-from runtime.engine.request import Sequence, Status
-from runtime.engine.scheduler import Scheduler
+from runtime.engine.scheduling.decision import Decision
+from runtime.engine.scheduling.limits import Limits
+from runtime.engine.scheduling.scheduler import Scheduler
+from runtime.engine.scheduling.sequence import Sequence, Status
 from runtime.errors import PromptTooLongError
 
 CONTEXT = 40

@@ -237,3 +237,21 @@ def test_pieces_do_not_matter(stops, pieces):
     assert (shown, stop) == watched(stops, "".join(pieces))
     assert not any(found in shown for found in stops)
     assert stop is not None or shown == "".join(pieces)
+
+
+@pytest.mark.parametrize("kind", ["BPE", "Unigram", "WordPiece"])
+def test_a_tokenizer_without_its_last_tokens_spells_them_with_others(tmp_path, kind):
+    words = ["a", "b", "c", "ab", "abc"]
+    vocab = {word: i for i, word in enumerate(words)}
+    model = {
+        "BPE": lambda: models.BPE(vocab, [("a", "b"), ("ab", "c")]),
+        "Unigram": lambda: models.Unigram([(word, -len(words) + i * 1.0) for i, word in enumerate(words)], 0, False),
+        "WordPiece": lambda: models.WordPiece({**vocab, "##b": 5, "##c": 6}, unk_token="a"),
+    }[kind]()
+    HuggingFaceTokenizer(model).save(str(tmp_path / "t.json"))
+    tokenizer = Tokenizer(tmp_path / "t.json")
+    cut = HuggingFaceTokenizer.from_str(tokenizer.to_json(below=4))
+    assert tokenizer.encode("abc") == [4]
+    assert cut.get_vocab_size() == 4
+    assert cut.encode("abc").ids == ([3, 2] if kind != "WordPiece" else [0])
+    assert tokenizer.to_json(below=99) == tokenizer.to_json()

@@ -1,4 +1,4 @@
-"""Keys and origins: who does not belong learns nothing but /health and /ready."""
+"""Keys and origins: who does not belong learns nothing but /health, /ready and the page, the same everywhere."""
 
 import base64
 import hmac
@@ -11,7 +11,9 @@ from runtime.errors import OptionError
 from runtime.server.auth import read_keys
 
 KEYS = ("first-key-1234", "second-key-5678")
-PATHS = ["/", "/v1/models", "/metrics", "/version", "/status", "/openapi.json", "/page/page.js", "/nothing"]
+PATHS = ["/v1/models", "/metrics", "/version", "/status", "/openapi.json", "/page/nothing.js", "/page/", "/nothing"]
+# The page asks for the key itself, so it and its files are shown without one: they hold no word about the server.
+PAGE = ["/", "/page/page.js", "/page/page.css"]
 
 
 @pytest.fixture(scope="module")
@@ -27,6 +29,17 @@ def test_without_a_key_every_path_says_the_same(guarded, path, header):
     assert "tiny" not in answer.text
 
 
+@pytest.mark.parametrize("path", PAGE)
+def test_the_page_is_the_same_for_everybody(guarded, http, path):
+    answer = httpx.get(guarded.url + path)
+    assert (answer.status_code, answer.content) == (200, http.get(path).content)
+    assert "tiny" not in answer.text
+
+
+def test_a_browser_does_not_ask_for_a_name_and_a_password(guarded):
+    assert httpx.get(f"{guarded.url}/status").headers["www-authenticate"].startswith("Bearer")
+
+
 def test_probes_need_no_key_and_learn_one_word(guarded):
     answers = [httpx.get(guarded.url + path) for path in ("/health", "/ready")]
     assert [answer.json() for answer in answers] == [{"status": "ok"}, {"status": "ready"}]
@@ -36,8 +49,8 @@ def test_probes_need_no_key_and_learn_one_word(guarded):
 def test_each_key_opens(guarded, key):
     with guarded.client(api_key=key) as client:
         assert client.models.list().data[0].id == "tiny"
-    basic = base64.b64encode(f":{key}".encode()).decode()  # what a browser sends
-    assert httpx.get(guarded.url, headers={"authorization": f"Basic {basic}"}).status_code == 200
+    basic = base64.b64encode(f":{key}".encode()).decode()  # what a proxy may send
+    assert httpx.get(f"{guarded.url}/status", headers={"authorization": f"Basic {basic}"}).status_code == 200
 
 
 def test_openais_client_knows_the_refusal(guarded):

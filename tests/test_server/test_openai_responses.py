@@ -205,7 +205,7 @@ ERRORS = {
     "include": (openai.BadRequestError, {"include": ["file_search_call.results"]}, "include[0]", "encrypted_content"),
     "logprobs": (openai.BadRequestError, {"top_logprobs": 2}, "top_logprobs", "include"),
     "tool": (openai.BadRequestError, {"tools": [{"type": "web_search"}]}, "tools[0]", "'web_search' is not supported"),
-    "tool's key": (openai.BadRequestError, {"tools": [TOOL | {"x": 1}]}, "tools[0]", "x: unknown key"),
+    "tool's key": (openai.BadRequestError, {"tools": [TOOL | {"x": 1}]}, "tools[0].x", "unknown key"),
     "tool's name": (openai.BadRequestError, {"tools": [TOOL | {"name": "a b"}]}, "tools[0]", "name"),
     "choice": (openai.BadRequestError, {"tools": [TOOL], "tool_choice": {"type": "x"}}, "tool_choice", "none, auto"),
     "no tools": (openai.BadRequestError, {"tool_choice": "required"}, "tool_choice", "there are no tools"),

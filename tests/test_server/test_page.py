@@ -209,22 +209,61 @@ def test_on_a_phone_lists_and_parameters_are_drawers(browser, paged):
         Path(target).with_suffix(".phone.png").write_bytes(browser.screenshot())
 
 
+KEY = "a-key-for-the-page"
+ASKED = "document.querySelector('#ask_key').open"
+
+
+@pytest.fixture(scope="module")
+def guarded(start, chat_bundle):
+    return start(chat_bundle, api_keys=(KEY,))
+
+
 @needs_browser
-def test_a_key_opens_the_page_and_its_requests(browser, start, chat_bundle):
-    guarded = start(chat_bundle, api_keys=("a-key-for-the-page",))
-    browser.open(guarded.url.replace("http://", "http://me:a-key-for-the-page@"))
+def test_the_page_asks_for_the_key_and_says_that_one_is_wrong(browser, guarded):
     browser.open(guarded.url)
-    browser.wait("document.querySelector('#model').value == 'tiny'")
+    browser.wait(ASKED)
+    assert browser.run("return document.querySelector('#key_refused').hidden") is True
+    browser.type("#key", "not-the-key\n")
+    browser.wait(f"{ASKED} && !document.querySelector('#key_refused').hidden")
+    browser.type("#key", f"{KEY}\n")
+    browser.wait(READY)
     browser.type("#max_tokens", "3")
     browser.type("#prompt", "Hi\n")
     browser.wait(DONE)
     assert browser.run("return document.querySelectorAll('.failed').length") == 0
+    browser.open(guarded.url)
+    browser.wait(READY)  # this session has it
+    assert browser.run("return [sessionStorage, localStorage].map((s) => s.getItem('onnxlm.key'))") == [KEY, None]
+
+
+@needs_browser
+def test_a_key_may_stay_in_the_browser_and_be_forgotten(browser, guarded):
+    browser.open(guarded.url)
+    browser.wait(ASKED)
+    browser.click("#keep_key")
+    browser.type("#key", f"{KEY}\n")
+    browser.wait(READY)
+    assert browser.run("return localStorage.getItem('onnxlm.key')") == KEY
+    browser.click("#change_key")
+    browser.wait(ASKED)
+    assert browser.run("return localStorage.getItem('onnxlm.key')") is None
+
+
+@needs_browser
+def test_who_gives_no_key_is_asked_again_only_on_sending(browser, guarded):
+    browser.open(guarded.url)
+    browser.wait(ASKED)
+    browser.press("\ue00c")
+    browser.wait("document.querySelector('#state').textContent.includes('API key')")
+    assert browser.run(f"return {ASKED}") is False
+    browser.type("#prompt", "Hi\n")
+    browser.wait(ASKED)
 
 
 def test_the_page_asks_nothing_of_other_servers(http):
     page = http.get("/")
     named = re.findall(r'(?:href|src)="(page/[^"]+)"', page.text)
-    scripts = ("chat", "status", "events", "store", "list", "turns", "markdown")
+    scripts = ("chat", "status", "events", "key", "store", "list", "turns", "markdown")
     files = [*(f"/{name}" for name in named), *(f"/page/{name}.js" for name in scripts)]
     texts = [page.text, *(http.get(name).raise_for_status().text for name in files)]
     assert [text for text in texts if re.search(r"https?://\w", text)] == []

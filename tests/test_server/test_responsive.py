@@ -9,8 +9,8 @@ import threading
 import pytest
 
 from runtime.server import process
+from runtime.server.limits import AT_A_TIME, ConnectionThrottle
 from runtime.server.logging import LogThread
-from runtime.server.throttle import AT_A_TIME, ConnectionThrottle
 
 
 async def begun_in_each_round(paths):

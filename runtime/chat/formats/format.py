@@ -120,7 +120,7 @@ class CallFrame:
         """What may follow the last call, part by part."""
         return tuple(self.section_close.strip().removeprefix("]").split())
 
-    @property
+    @cached_property
     def bare(self) -> bool:
         """Whether nothing opens a call, so that only a whole answer is one."""
         return not (self.section_mark or self.open_mark)
@@ -183,6 +183,7 @@ class ChatFormat:
     variables: frozenset[str] = frozenset()
     problem: str = ""
 
+    @cached_property
     def marks(self) -> frozenset[str]:
         """Everything in the format that may be a token of its own."""
         found = {mark for text in self._texts() for mark in (text.strip(), *MARK.findall(text))}

@@ -9,7 +9,7 @@ from ...engine.handle import TimedDelta
 from ..openai.builder import Event, ResponseBuilder
 from ..openai.chat_request import ChatRequest
 from ..openai.errors import ApiError
-from ..openai.protocol import parse
+from ..openai.parse import parse
 from ..request_log import RequestLog
 from ..state import AppState
 from .messages import chat_fields

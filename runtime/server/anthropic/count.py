@@ -6,8 +6,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from ..openai.chat_request import ChatRequest
+from ..openai.parse import parse
 from ..openai.prepared import prepared_answer
-from ..openai.protocol import parse
 from ..request_log import RequestLog
 from ..state import AppState
 from .builder import error_body

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from ..openai.errors import ApiError
+from ..openai.parse import require_known
 from ..openai.protocol import ChatFields
 from .protocol import CountFields, MessageFields
 
@@ -48,9 +49,7 @@ def _messages(fields: CountFields) -> list[Message]:
     found: list[Message] = [{"role": "system", "content": system}] if system else []
     for place, message in enumerate(fields.messages):
         where = f"messages[{place}]"
-        unknown = sorted(message.keys() - {"role", "content"})
-        if unknown:
-            raise _wrong(f"{where}.{unknown[0]}", "unknown key; a message has role and content")
+        require_known(message, {"role", "content"}, where)
         role = message.get("role")
         if role not in ("user", "assistant", "system"):
             raise _wrong(f"{where}.role", f"must be user, assistant or system, got {role!r:.60}")
@@ -129,9 +128,7 @@ def _kind(block: Any, where: str, accepted: Iterable[str]) -> str:
     kind = block.get("type") if isinstance(block, Mapping) else None
     if not isinstance(kind, str) or kind not in accepted:
         raise _wrong(where, f"type {kind!r:.60} is not supported here: {', '.join(accepted)}")
-    unknown = sorted({key for key, value in block.items() if value is not None} - _BLOCK_KEYS[kind] - {"type"})
-    if unknown:
-        raise _wrong(f"{where}.{unknown[0]:.40}", f"unknown key of a {kind} block")
+    require_known(block, _BLOCK_KEYS[kind] | {"type"}, where)
     return kind
 
 
@@ -149,9 +146,7 @@ _TOOL_KEYS = {"type", "name", "description", "input_schema", "strict", "cache_co
 def _tool(tool: Mapping[str, Any], where: str) -> dict[str, Any]:
     if tool.get("type") not in (None, "custom"):
         raise _wrong(f"{where}.type", f"{tool['type']!r:.60} is not supported: tools of the client's own are")
-    unknown = sorted({key for key, value in tool.items() if value is not None} - _TOOL_KEYS)
-    if unknown:
-        raise _wrong(f"{where}.{unknown[0]:.40}", f"unknown key of a tool; there are {', '.join(sorted(_TOOL_KEYS))}")
+    require_known(tool, _TOOL_KEYS, where)
     function: dict[str, Any] = {
         "name": _string(tool, "name", where),
         "parameters": tool.get("input_schema") or {"type": "object"},
@@ -165,6 +160,8 @@ def _tool(tool: Mapping[str, Any], where: str) -> dict[str, Any]:
 
 def _tool_choice(choice: Mapping[str, Any]) -> str | dict[str, Any]:
     kind = choice.get("type")
+    own = {"name"} if kind == "tool" else set()
+    require_known(choice, {"type", "disable_parallel_tool_use"} | own, "tool_choice")
     if kind == "tool":
         return {"type": "function", "function": {"name": _string(choice, "name", "tool_choice")}}
     if not isinstance(kind, str) or kind not in _CHOICES:
@@ -173,6 +170,9 @@ def _tool_choice(choice: Mapping[str, Any]) -> str | dict[str, Any]:
 
 
 def _thinking(thinking: Mapping[str, Any], output: Mapping[str, Any]) -> dict[str, Any]:
+    require_known(thinking, {"type", "budget_tokens", "display"}, "thinking")
+    if thinking.get("display") not in (None, "summarized"):
+        raise _wrong("thinking.display", "thoughts are shown as they are; leave it out")
     kind, effort = thinking.get("type"), output.get("effort")
     if kind not in (None, "enabled", "disabled", "adaptive"):
         raise _wrong("thinking.type", f"must be enabled, disabled or adaptive, got {kind!r:.60}")
@@ -187,10 +187,9 @@ def _thinking(thinking: Mapping[str, Any], output: Mapping[str, Any]) -> dict[st
 
 
 def _format(output: Mapping[str, Any]) -> dict[str, Any] | None:
-    unknown = sorted(output.keys() - {"effort", "format"})
-    if unknown:
-        raise _wrong(f"output_config.{unknown[0]}", "unknown key; effort and format are known")
+    require_known(output, {"effort", "format"}, "output_config")
     wanted = output.get("format")
+    require_known(wanted, {"type", "name", "schema"}, "output_config.format")
     if wanted is None:
         return None
     if not isinstance(wanted, Mapping) or wanted.get("type") != "json_schema":

@@ -11,8 +11,9 @@ from ..openai.builder import Event, ResponseBuilder
 from ..openai.chat_request import ChatRequest
 from ..openai.errors import ApiError
 from ..openai.parameters import limit_of, sampling_params
-from ..openai.protocol import CompletionFields, parse
-from ..openai.sse import LineStream
+from ..openai.parse import parse
+from ..openai.protocol import CompletionFields
+from ..openai.stream import LineStream
 from ..request_log import RequestLog
 from ..state import AppState
 from .protocol import IGNORED, REFUSED, ChatFields, GenerateFields

@@ -6,6 +6,7 @@ from typing import Any
 
 from ..openai import protocol as openai
 from ..openai.errors import ApiError
+from ..openai.parse import require_known
 from ..state import AppState
 from .protocol import HARDWARE, NEUTRAL, SAMPLING, AnswerFields, ChatFields, GenerateFields
 
@@ -92,6 +93,8 @@ def _call(call: Any, where: str, number: int) -> Message:
     function = call.get("function") if isinstance(call, Mapping) else None
     if not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
         raise _wrong(where, "must have a function with a name")
+    require_known(call, {"id", "type", "function"}, where)
+    require_known(function, {"name", "arguments", "index"}, f"{where}.function")
     arguments = json.dumps(function.get("arguments") or {}, ensure_ascii=False)
     call_id = call.get("id") or f"call_{number}"
     return {"id": call_id, "type": "function", "function": {"name": function["name"], "arguments": arguments}}

@@ -9,7 +9,7 @@ from starlette.responses import JSONResponse, Response
 from ...chat.template import TEMPLATE_NAME
 from ..openai.body import read_body
 from ..openai.errors import ApiError, Disconnected, api_error
-from ..openai.protocol import parse
+from ..openai.parse import parse
 from ..state import AppState, ServedModel
 from .builder import error_body
 from .protocol import ShowFields

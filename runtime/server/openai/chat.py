@@ -6,10 +6,10 @@ from ...chat.formats.format import ToolCall
 from ...engine.handle import TimedDelta
 from ..request_log import RequestLog
 from ..state import AppState
-from .chat_choice import ChatChoice
-from .chat_request import ChatRequest
-from .choices import ChoicesBuilder
-from .protocol import ChatFields, parse
+from .builder import ChoicesBuilder
+from .chat_request import ChatChoice, ChatRequest
+from .parse import parse
+from .protocol import ChatFields
 
 
 class ChatBuilder(ChoicesBuilder):

@@ -9,9 +9,11 @@ from ...chat.answer_plan import ToolChoice, required
 from ...sampling.grammar import StructuredOutput
 from .errors import ApiError
 from .parameters import structured_output
+from .parse import require_known
 from .protocol import ChatFields
 
 _SCHEMA_KEYS = {"name", "schema", "strict", "description"}
+_ALLOWED = ("mode", "tools")
 _NAME = re.compile(r"[\w.-]{1,128}")
 _CHOICES = (
     "tool_choice must be none, auto, required, {'type': 'function', 'function': {'name': …}} or "
@@ -52,16 +54,9 @@ def answer_form(fields: ChatFields) -> AnswerForm:
     return AnswerForm(fields.tools, made, wanted)
 
 
-def _require_known(described: Any, known: set[str], where: str) -> None:
-    unknown = sorted(described.keys() - known) if isinstance(described, dict) else []
-    if unknown:
-        name = f"{where}.{unknown[0]:.60}"
-        raise ApiError(400, f"{name}: unknown key; known are {', '.join(sorted(known))}.", param=name)
-
-
 def _response_format(wanted: dict[str, Any] | None) -> StructuredOutput | None:
-    _require_known(wanted, {"type", "json_schema"}, "response_format")
-    _require_known((wanted or {}).get("json_schema"), _SCHEMA_KEYS, "response_format.json_schema")
+    require_known(wanted, {"type", "json_schema"}, "response_format")
+    require_known((wanted or {}).get("json_schema"), _SCHEMA_KEYS, "response_format.json_schema")
     kind = wanted.get("type") if wanted else "text"
     if kind == "text":
         return None
@@ -106,7 +101,9 @@ def _choice(choice: Any, names: Sequence[str], *, parallel: bool) -> ToolChoice:
     if choice in ("none", "auto", "required"):
         return ToolChoice(mode=choice, parallel=parallel)
     if isinstance(choice, dict) and choice.get("type") == "allowed_tools":
-        return _allowed(choice.get("allowed_tools", choice), names, parallel)
+        nested = "allowed_tools" in choice
+        require_known(choice, {"type", "allowed_tools"} if nested else {"type", *_ALLOWED}, "tool_choice")
+        return _allowed(choice["allowed_tools"] if nested else choice, names, parallel)
     name = _function_name(choice)
     if name is None or name not in names:
         raise ApiError(400, _CHOICES, param="tool_choice")
@@ -114,6 +111,7 @@ def _choice(choice: Any, names: Sequence[str], *, parallel: bool) -> ToolChoice:
 
 
 def _allowed(described: Any, names: Sequence[str], parallel: bool) -> ToolChoice:
+    require_known(described, {"type", *_ALLOWED}, "tool_choice.allowed_tools")
     mode = described.get("mode", "auto") if isinstance(described, dict) else None
     tools = described.get("tools") if isinstance(described, dict) else None
     allowed = tuple(_function_name(tool) or "" for tool in tools) if isinstance(tools, list) else ()
@@ -126,6 +124,8 @@ def _function_name(tool: Any) -> str | None:
     """The name in OpenAI's two forms: within `function`, or beside the type."""
     if not isinstance(tool, dict) or tool.get("type", "function") != "function":
         return None
+    require_known(tool, {"type", "function", "name"}, "tool_choice")
     function = tool.get("function", tool)
+    require_known(function, {"type", "name"}, "tool_choice.function")
     name = function.get("name") if isinstance(function, dict) else None
     return name if isinstance(name, str) else None

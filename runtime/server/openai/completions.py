@@ -7,10 +7,11 @@ from ...client import Prompt, Request
 from ...engine.handle import TimedDelta
 from ..request_log import RequestLog
 from ..state import AppState, ServedModel
-from .choices import ChoicesBuilder
+from .builder import ChoicesBuilder
 from .errors import ApiError
 from .parameters import sampling_params, structured_output, visible_ids
-from .protocol import CompletionFields, parse
+from .parse import parse
+from .protocol import CompletionFields
 
 _MAX_TOKENS = 16  # OpenAI's default of this endpoint
 

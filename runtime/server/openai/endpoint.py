@@ -13,7 +13,7 @@ from ..state import AppState
 from .body import read_body, while_connected
 from .builder import ResponseBuilder
 from .errors import ApiError, Disconnected, api_error
-from .sse import EventStream, LineStream
+from .stream import EventStream, LineStream
 
 Understand = Callable[[AppState, bytes, RequestLog], ResponseBuilder]
 _GONE = 499  # in the log: nobody was left to get a status

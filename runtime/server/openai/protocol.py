@@ -1,35 +1,9 @@
-"""The bodies of requests, field by field: what is read, what is accepted and ignored, and what is refused.
+"""The bodies of requests, field by field. The ranges are for the published document; SamplingParams enforces them."""
 
-A field that nobody knows is an error that lists those that are known: a misspelt one must not be a silent default.
-`null` is the same as leaving a field out, as OpenAI's clients send it. The ranges are for the published document; what
-enforces them is SamplingParams.
-"""
+from dataclasses import dataclass, field
+from typing import Any, Literal
 
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field, fields
-from types import MappingProxyType
-from typing import Any, Literal, TypeVar
-
-from ...bundle import json_codec
-from .errors import ApiError
-from .neutral import without_neutral
-
-Fields = TypeVar("Fields")
 MAX_ID = 2**31 - 1
-
-# Sent by OpenAI's clients, about things that do not exist here: bookkeeping, tiers, caching hints.
-IGNORED = frozenset(
-    {"user", "store", "metadata", "service_tier", "safety_identifier", "prompt_cache_key", "prompt_cache_retention"}
-    | {"verbosity", "prediction", "request_id", "cache_prompt", "cache_salt", "id_slot"}
-)
-REFUSED: Mapping[str, str] = MappingProxyType(
-    {
-        "functions": "use `tools`",
-        "function_call": "use `tool_choice`",
-        "audio": "this server answers with text",
-        "web_search_options": "this server does not search",
-    }
-)
 
 
 def about(doc: str, minimum: float | None = None, maximum: float | None = None) -> dict[str, Any]:
@@ -198,41 +172,3 @@ class DetokenizeFields:
 
     model: str | None = field(default=None, metadata=about("Which model; may be left out where there is only one."))
     tokens: tuple[int, ...] = field(metadata=about("Token ids."))
-
-
-def parse(
-    kind: type[Fields],
-    body: bytes,
-    ignored: Collection[str] = IGNORED,
-    refused: Mapping[str, str] = REFUSED,
-) -> Fields:
-    """The fields of a body.
-
-    Args:
-        kind: a dataclass.
-        body: JSON.
-        ignored: names that are accepted and left out.
-        refused: names that are not supported, and what to do instead.
-
-    Raises:
-        ApiError: 400: not JSON, or not these fields; `param` names the field.
-    """
-    try:
-        value = json_codec.loads(body.decode("utf-8"))
-        if isinstance(value, dict):
-            value = _without_ignored(value, ignored, refused)
-            if issubclass(kind, SamplingFields):
-                value = without_neutral(value, frozenset(each.name for each in fields(kind)))
-        return json_codec.decode(kind, value)
-    except UnicodeDecodeError as error:
-        raise ApiError(400, f"The body is not UTF-8: {error}.") from error
-    except json_codec.StrictJsonError as error:
-        where, colon, _ = str(error).partition(":")
-        raise ApiError(400, f"{error}.", param=where if colon and " " not in where else None) from error
-
-
-def _without_ignored(body: dict[str, Any], ignored: Collection[str], refused: Mapping[str, str]) -> dict[str, Any]:
-    given = {name: value for name, value in body.items() if value is not None and name not in ignored}
-    for name in given.keys() & refused.keys():
-        raise ApiError(400, f"{name} is not supported: {refused[name]}.", code="unsupported_parameter", param=name)
-    return given

@@ -8,9 +8,11 @@ from starlette.responses import JSONResponse, Response
 
 from ...errors import ChatTemplateError
 from ..state import AppState, ServedModel
+from .chat_request import template_messages
 from .errors import ApiError, api_error
+from .parse import parse
 from .prepared import prepared_answer
-from .protocol import DetokenizeFields, TokenizeFields, parse
+from .protocol import DetokenizeFields, TokenizeFields
 
 
 class TokenRoutes:
@@ -43,7 +45,8 @@ class TokenRoutes:
             raise ApiError(400, "Give a prompt or messages, one of them.", param="prompt")
         if fields.messages is not None:
             begin = fields.add_generation_prompt is not False
-            text = served.template.render(fields.messages, tools=fields.tools, add_generation_prompt=begin)
+            messages = template_messages(fields.messages, served.template.source)
+            text = served.template.render(messages, tools=fields.tools, add_generation_prompt=begin)
             ids = tokenizer.encode(text, add_special_tokens=bool(fields.add_special_tokens))
         else:
             ids = tokenizer.encode(fields.prompt or "", add_special_tokens=fields.add_special_tokens is not False)

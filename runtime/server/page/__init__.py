@@ -11,10 +11,12 @@ _KINDS = {
     "page.css": "text/css; charset=utf-8",
     "page.js": "text/javascript; charset=utf-8",
     **dict.fromkeys(
-        ("events.js", "store.js", "list.js", "markdown.js", "turns.js", "chat.js", "status.js"),
+        ("events.js", "key.js", "store.js", "list.js", "markdown.js", "turns.js", "chat.js", "status.js"),
         "text/javascript; charset=utf-8",
     ),
 }
+# What holds no secret: the page is shown without a key, and asks for one itself.
+PAGE_PATHS = frozenset({"/", *(f"/page/{name}" for name in _KINDS)})
 _HEADERS = {
     "content-security-policy": (
         "default-src 'self'; img-src data:; frame-ancestors 'none'; base-uri 'none'; form-action 'none'"

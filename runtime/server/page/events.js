@@ -1,29 +1,14 @@
-// Requests to the server: its key, where it asks for one, and server-sent events of a POST, which EventSource cannot send.
+// Requests to the server with its key, and server-sent events of a POST, which EventSource cannot send.
+import { askForKey, keyHeaders } from "./key.js";
 
-let asking = null;
-
-/** As fetch, with the key of this session; where the server wants one, the page asks for it and tries again. */
-export async function ask(path, options = {}) {
+/** As fetch, with the key; where the server wants another one, the page asks for it and tries again. */
+export async function ask(path, options = {}, bidden = false) {
   for (;;) {
-    const key = sessionStorage.getItem("onnxlm.key");
-    const headers = { ...options.headers, ...(key ? { authorization: `Bearer ${key}` } : {}) };
-    const answer = await fetch(path, { ...options, headers });
+    const held = keyHeaders();
+    const answer = await fetch(path, { ...options, headers: { ...options.headers, ...held } });
     if (answer.status !== 401) return answer;
-    asking ??= askForKey();
-    await asking;
-    asking = null;
+    if (!(await askForKey(held.authorization, bidden))) throw new Error("The server answers only with an API key.");
   }
-}
-
-function askForKey() {
-  const dialog = document.getElementById("ask_key");
-  dialog.showModal();
-  return new Promise((resolve) => {
-    dialog.addEventListener("close", () => {
-      sessionStorage.setItem("onnxlm.key", document.getElementById("key").value.trim());
-      resolve();
-    }, { once: true });
-  });
 }
 
 /** Yields the JSON objects of an answer; throws an Error with the server's words. Aborting the signal ends it. */
@@ -33,7 +18,7 @@ export async function* post(path, body, signal) {
     headers: { "content-type": "application/json" },
     body: JSON.stringify(body),
     signal,
-  });
+  }, true);
   if (!answer.ok) throw new Error(await words(answer));
   const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
   let held = "";

@@ -1,8 +1,10 @@
 // Starts the parts of the page.
 import { startChat } from "./chat.js";
+import { startKey } from "./key.js";
 import { startList } from "./list.js";
 import { startStatus } from "./status.js";
 
+startKey();
 startList();
 startChat();
 startStatus();

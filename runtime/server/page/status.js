@@ -10,8 +10,8 @@ export async function startStatus() {
   for (;;) {
     try {
       show(await (await ask("status")).json());
-    } catch {
-      state("the server does not answer", true);
+    } catch (error) {
+      state(error instanceof TypeError ? "the server does not answer" : error.message, true);
     }
     await new Promise((resolve) => setTimeout(resolve, 1000));
   }

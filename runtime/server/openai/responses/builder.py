@@ -10,10 +10,10 @@ from ....engine.handle import TimedDelta
 from ...request_log import RequestLog
 from ...state import AppState
 from ..builder import Event, ResponseBuilder
-from ..chat_choice import ChoicePart
-from ..chat_request import ChatRequest
+from ..chat_request import ChatRequest, ChoicePart
 from ..errors import ApiError
-from ..protocol import ChatFields, SamplingFields, parse
+from ..parse import parse
+from ..protocol import ChatFields, SamplingFields
 from .input import Message, messages_of
 from .output import ResponseOutput
 from .protocol import IGNORED, LOGPROBS, REFUSED, ResponseFields

@@ -4,10 +4,12 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ..errors import ApiError
+from ..parse import require_known
 
 Message = dict[str, Any]
 _ROLES = ("user", "assistant", "system", "developer")
 _TEXT_PARTS = {"input_text": "text", "output_text": "text", "text": "text", "refusal": "refusal"}
+_PART_KEYS = {"type", "text", "refusal", "annotations", "logprobs"}
 _KEYS = {
     "message": {"type", "role", "content", "id", "status", "phase"},
     "reasoning": {"type", "id", "summary", "content", "encrypted_content", "status"},
@@ -49,9 +51,7 @@ class _Reader:
         kind = "message" if item.get("type") is None else item["type"]
         if not isinstance(kind, str) or kind not in _READERS:
             raise _wrong(where, f"type {kind!r:.60} is not supported; items are {', '.join(_READERS)}")
-        unknown = sorted({key for key, value in item.items() if value is not None} - _KEYS[kind])
-        if unknown:
-            raise _wrong(f"{where}.{unknown[0]:.60}", f"unknown key; known keys are {', '.join(sorted(_KEYS[kind]))}")
+        require_known(item, _KEYS[kind], where)
         _READERS[kind](self, item, where)
 
     def message(self, item: Mapping[str, Any], where: str) -> None:
@@ -65,6 +65,8 @@ class _Reader:
         parts = item.get("content") or item.get("summary") or ()
         if not isinstance(parts, list | tuple):
             raise _wrong(where, "content and summary must be lists of parts")
+        for place, part in enumerate(parts):
+            require_known(part, _PART_KEYS, f"{where}.content[{place}]")
         texts = [part.get("text") for part in parts if isinstance(part, dict)]
         self._thoughts += "\n".join(text for text in texts if isinstance(text, str))
 
@@ -113,6 +115,7 @@ def _part(part: Any, where: str) -> str:
         raise _wrong(
             where, f"must be {{'type': 'input_text', 'text': …}}: models here read text only, got {part!r:.80}"
         )
+    require_known(part, _PART_KEYS, where)
     return text
 
 

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ..errors import ApiError
+from ..parse import require_known
 
 _TOOL_KEYS = {"type", "name", "description", "parameters", "strict"}
 _FORMAT_KEYS = {"type", "name", "schema", "strict", "description"}
@@ -43,6 +44,7 @@ def chat_choice(choice: Any) -> Any:
             f"tool_choice must be none, auto, required or {{'type': 'function', 'name': …}}, got {choice!r:.80}.",
             param="tool_choice",
         )
+    require_known(choice, {"type", "name"}, "tool_choice")
     return {"type": "function", "function": {"name": name}}
 
 
@@ -53,12 +55,12 @@ def chat_format(wanted: Mapping[str, Any] | None) -> dict[str, Any] | None:
         ApiError: 400: it is none of text, json_object and json_schema, or malformed.
     """
     kind = "text" if wanted is None else wanted.get("type")
+    require_known(wanted, _FORMAT_KEYS if kind == "json_schema" else {"type"}, "text.format")
     if wanted is None or kind == "text":
         return None
     if kind == "json_object":
         return {"type": "json_object"}
-    unknown = sorted(wanted.keys() - _FORMAT_KEYS)
-    if kind != "json_schema" or not isinstance(wanted.get("schema"), Mapping) or unknown:
+    if kind != "json_schema" or not isinstance(wanted.get("schema"), Mapping):
         raise ApiError(
             400,
             "text.format must be {'type': 'text'}, {'type': 'json_object'} or "
@@ -72,10 +74,7 @@ def _chat_tool(tool: Mapping[str, Any], where: str) -> dict[str, Any]:
     kind = tool.get("type")
     if kind != "function":
         raise ApiError(400, f"{where}: type {kind!r:.60} is not supported: tools here are functions.", param=where)
-    unknown = sorted(tool.keys() - _TOOL_KEYS)
-    if unknown:
-        known = ", ".join(sorted(_TOOL_KEYS))
-        raise ApiError(400, f"{where}.{unknown[0]:.60}: unknown key; known keys are {known}.", param=where)
+    require_known(tool, _TOOL_KEYS, where)
     known_keys = ("name", "description", "parameters", "strict")
     function = {key: tool[key] for key in known_keys if tool.get(key) is not None}
     return {"type": "function", "function": function}

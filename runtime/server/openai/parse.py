@@ -1,11 +1,34 @@
-"""Fields of other servers that have one value here: that value is accepted, every other one is refused by name."""
+"""From a body to its fields: what is read, what is accepted and ignored, and what is refused by name.
 
-from collections.abc import Mapping
+A field that nobody knows is an error that lists those that are known: a misspelt one must not be a silent default.
+`null` is the same as leaving a field out, as OpenAI's clients send it. Fields of other servers that have one value here
+are neutral: that value is accepted.
+"""
+
+from collections.abc import Collection, Mapping
+from dataclasses import fields
 from types import MappingProxyType
-from typing import Any
+from typing import Any, TypeVar
 
+from ...bundle import json_codec
 from .errors import ApiError
+from .protocol import SamplingFields
 
+Fields = TypeVar("Fields")
+
+# Sent by OpenAI's clients, about things that do not exist here: bookkeeping, tiers, caching hints.
+IGNORED = frozenset(
+    {"user", "store", "metadata", "service_tier", "safety_identifier", "prompt_cache_key", "prompt_cache_retention"}
+    | {"verbosity", "prediction", "request_id", "cache_prompt", "cache_salt", "id_slot"}
+)
+REFUSED: Mapping[str, str] = MappingProxyType(
+    {
+        "functions": "use `tools`",
+        "function_call": "use `tool_choice`",
+        "audio": "this server answers with text",
+        "web_search_options": "this server does not search",
+    }
+)
 # Name → the values that change nothing, and what to do instead of the others.
 _NEUTRAL: Mapping[str, tuple[tuple[Any, ...], str]] = MappingProxyType(
     {
@@ -43,6 +66,57 @@ _NEUTRAL: Mapping[str, tuple[tuple[Any, ...], str]] = MappingProxyType(
     }
 )
 _GUIDED = {"guided_json": "json", "guided_regex": "regex", "guided_choice": "choice", "guided_grammar": "grammar"}
+
+
+def parse(
+    kind: type[Fields],
+    body: bytes,
+    ignored: Collection[str] = IGNORED,
+    refused: Mapping[str, str] = REFUSED,
+) -> Fields:
+    """The fields of a body.
+
+    Args:
+        kind: a dataclass.
+        body: JSON.
+        ignored: names that are accepted and left out.
+        refused: names that are not supported, and what to do instead.
+
+    Raises:
+        ApiError: 400: not JSON, or not these fields; `param` names the field.
+    """
+    try:
+        value = json_codec.loads(body.decode("utf-8"))
+        if isinstance(value, dict):
+            value = _without_ignored(value, ignored, refused)
+            if issubclass(kind, SamplingFields):
+                value = without_neutral(value, frozenset(each.name for each in fields(kind)))
+        return json_codec.decode(kind, value)
+    except UnicodeDecodeError as error:
+        raise ApiError(400, f"The body is not UTF-8: {error}.") from error
+    except json_codec.StrictJsonError as error:
+        where, colon, _ = str(error).partition(":")
+        raise ApiError(400, f"{error}.", param=where if colon and " " not in where else None) from error
+
+
+def require_known(described: Any, known: Collection[str], where: str) -> None:
+    """Refuse a key that nobody reads; null counts as left out. What is no object is for others to refuse.
+
+    Raises:
+        ApiError: 400, which names the key.
+    """
+    given = described.items() if isinstance(described, Mapping) else ()
+    unknown = sorted(str(key) for key, value in given if key not in known and value is not None)
+    if unknown:
+        name = f"{where}.{unknown[0]:.60}"
+        raise ApiError(400, f"{name}: unknown key; known are {', '.join(sorted(known))}.", param=name)
+
+
+def _without_ignored(body: dict[str, Any], ignored: Collection[str], refused: Mapping[str, str]) -> dict[str, Any]:
+    given = {name: value for name, value in body.items() if value is not None and name not in ignored}
+    for name in given.keys() & refused.keys():
+        raise ApiError(400, f"{name} is not supported: {refused[name]}.", code="unsupported_parameter", param=name)
+    return given
 
 
 def without_neutral(body: dict[str, Any], known: frozenset[str]) -> dict[str, Any]:

@@ -13,15 +13,15 @@ The scheduler changes no memory itself: each call returns a Decision, and the en
 
 from collections.abc import Sequence as List
 
-from ..cache.blocks import BlockPool
-from ..cache.slots import CachedSlots
-from ..errors import PromptTooLongError
-from ..ort.runner_protocol import MIN_CHUNK
+from ...cache.blocks import BlockPool
+from ...cache.slots import CachedSlots
+from ...errors import PromptTooLongError
+from ...ort.runner_protocol import MIN_CHUNK
 from . import chunks
 from .block_budget import MAX_PREEMPTIONS, BlockBudget
 from .decision import NOTHING, Chunk, Decision, Move
 from .limits import Limits
-from .request import Sequence, Status
+from .sequence import Sequence, Status
 from .shared_prefix import SharedPrefixes
 from .waiting import WaitingQueue
 

@@ -2,10 +2,10 @@
 
 from collections.abc import Sequence as List
 
-from ..cache.slots import CachedSlots, common_prefix
-from ..ort.runner_protocol import MIN_CHUNK
+from ...cache.slots import CachedSlots, common_prefix
+from ...ort.runner_protocol import MIN_CHUNK
 from .limits import Limits
-from .request import Sequence
+from .sequence import Sequence
 
 
 class SharedPrefixes:

@@ -14,16 +14,29 @@ from dataclasses import dataclass
 _SMOOTHING = 0.2
 _CHUNK_SMOOTHING = 0.5  # a token costs several times more in a small chunk than in the large one before it
 _LARGE = 32  # tokens from which on a chunk's fixed cost counts little
-_HARDLY_SEEN = 0.100  # seconds
-_LONG_PROMPT = 1.0  # seconds of computing
-# The longest pause that readers see, once in so many tokens: more than 19, so that 95 of 100 tokens come as if no
-# prompt was there. In units of decode steps for models so slow that less would not move.
-_PAUSE_SECONDS, _PAUSE_STEPS = 0.250, 5
 _STEPS_BETWEEN = 28
 _SHARE = 0.7  # how long the chunk of every turn may take for each prompt that waits, in decode steps
 _LEAST = 4
-# Step and chunk together: faster than this nobody reads. On a fast device the largest chunks fit into it.
-_READING_SECONDS = 0.050
+
+
+@dataclass(frozen=True)
+class Pauses:
+    """What readers of streamed answers notice, in seconds unless said.
+
+    Attributes:
+        hardly_seen: a pause that nobody minds: the rest of a prompt that takes no longer is computed at once.
+        long_prompt: a prompt that takes longer is computed in few large chunks.
+        longest: the longest pause, once in so many tokens: more than 19, so that 95 of 100 tokens come as if no prompt
+            was there.
+        longest_steps: the same in decode steps, for models so slow that less would not move.
+        reading: step and chunk together; faster nobody reads. On a fast device the largest chunks fit into it.
+    """
+
+    hardly_seen: float = 0.100
+    long_prompt: float = 1.0
+    longest: float = 0.250
+    longest_steps: int = 5
+    reading: float = 0.050
 
 
 @dataclass(frozen=True)
@@ -49,13 +62,15 @@ class ChunkedPrefillPolicy:
     Args:
         largest: most tokens of a chunk; its size while no answer is streamed.
         aging_seconds: age at which a prompt starts to get larger chunks: twice as large at twice this age, and so on.
+        pauses: what readers notice.
 
     Attributes:
         decode_seconds: how long a decode step takes, smoothed; 0 before the first.
     """
 
-    def __init__(self, largest: int, aging_seconds: float = 60.0) -> None:
+    def __init__(self, largest: int, aging_seconds: float = 60.0, pauses: Pauses = Pauses()) -> None:
         self.largest = largest
+        self.pauses = pauses
         self.aging_seconds = aging_seconds
         self.decode_seconds = 0.0
         self._small_token_seconds = 0.0  # in the last few chunks, whatever their size
@@ -67,7 +82,7 @@ class ChunkedPrefillPolicy:
         if not streaming_active or not (self.decode_seconds and self._token_seconds):
             return self.largest
         most = min(self.largest, prompt.left)
-        if prompt.left * self._token_seconds <= _HARDLY_SEEN:
+        if prompt.left * self._token_seconds <= self.pauses.hardly_seen:
             return most
         urgency = max(1.0, prompt.waited / self.aging_seconds)
         if prompt.waiting == 1 and self._is_long(prompt):
@@ -91,14 +106,15 @@ class ChunkedPrefillPolicy:
 
     def _is_long(self, prompt: PrefillWork) -> bool:
         """Whether the prompt would slow streamed answers noticeably: no on a device that is fast enough."""
-        quick = self.decode_seconds + self.largest * self._token_seconds <= _READING_SECONDS
-        return prompt.whole * self._token_seconds > _LONG_PROMPT and not quick
+        quick = self.decode_seconds + self.largest * self._token_seconds <= self.pauses.reading
+        return prompt.whole * self._token_seconds > self.pauses.long_prompt and not quick
 
     def _pause_tokens(self) -> int:
-        return max(_LEAST, int(max(_PAUSE_SECONDS, _PAUSE_STEPS * self.decode_seconds) / self._token_seconds))
+        seconds = max(self.pauses.longest, self.pauses.longest_steps * self.decode_seconds)
+        return max(_LEAST, int(seconds / self._token_seconds))
 
     def _every_turn_tokens(self, urgency: float) -> int:
-        seconds = urgency * max(_SHARE * self.decode_seconds, _READING_SECONDS - self.decode_seconds)
+        seconds = urgency * max(_SHARE * self.decode_seconds, self.pauses.reading - self.decode_seconds)
         return max(_LEAST, int(seconds / self._small_token_seconds))
 
 

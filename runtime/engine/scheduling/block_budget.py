@@ -1,8 +1,8 @@
 """Block accounting: which sequence holds how many blocks of KV memory."""
 
-from ..cache.blocks import BlockPool
-from ..cache.slots import CachedSlots
-from .request import Sequence
+from ...cache.blocks import BlockPool
+from ...cache.slots import CachedSlots
+from .sequence import Sequence
 
 MAX_PREEMPTIONS = 2
 

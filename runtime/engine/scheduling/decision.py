@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from .request import Sequence
+from .sequence import Sequence
 
 
 @dataclass(frozen=True, slots=True)

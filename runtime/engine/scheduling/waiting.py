@@ -6,8 +6,8 @@ from collections import OrderedDict
 from collections.abc import Iterator
 from contextlib import suppress
 
-from ..errors import QueueFullError
-from .request import Sequence, Status
+from ...errors import QueueFullError
+from .sequence import Sequence, Status
 
 
 class WaitingQueue:

@@ -2,10 +2,10 @@
 
 from collections.abc import Sequence as List
 
-from ..cache.slots import common_prefix
-from ..ort.runner_protocol import MIN_CHUNK
+from ...cache.slots import common_prefix
+from ...ort.runner_protocol import MIN_CHUNK
 from .decision import Chunk
-from .request import Sequence
+from .sequence import Sequence
 
 
 def next_chunks(prefilling: List[Sequence], size: int) -> list[Chunk]:

@@ -1,0 +1,1 @@
+"""What runs next, decided from token counts alone."""
