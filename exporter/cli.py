@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from quantizer.algorithms.registry import DEFAULT, explain_methods, method_names
 from runtime.cli.interrupt import stopping_promptly
 from runtime.cli.progress import progress
 from runtime.host.memory import peak_memory
@@ -75,10 +76,10 @@ def _list_families(*, as_json: bool) -> None:
 )
 @click.option(
     "--method",
-    type=click.Choice(["search", "rtn"]),
-    default="search",
+    type=click.Choice(method_names(needs_text=False)),
+    default=DEFAULT,
     show_default=True,
-    help="With --quantize: the best grid of each group, or plain rounding, which is several times as fast.",
+    help=f"With --quantize, how codes are chosen. {explain_methods(method_names(needs_text=False))}",
 )
 @click.option(
     "--requantize",

@@ -23,7 +23,6 @@ from .weights.estimate import Estimate, estimate, require_space
 from .weights.plan import WEIGHTS_FILE, plan_weights, without_ignored
 from .weights.storage_plan import plan_storage
 from .weights.store import Outcome, Storage
-from .weights.streaming_hash import StreamingHash
 from .weights.tying import tie_head
 
 if TYPE_CHECKING:
@@ -33,7 +32,6 @@ if TYPE_CHECKING:
     from models.decoder.sequence_output import SequenceOutput
     from models.decoder.sources import Table
     from models.targets.target import Target
-    from quantizer.storage.weights_file import WeightsWriter
     from runtime.bundle.sequence_task import SequenceTask
 
     from .checkpoint import Checkpoint, TensorSource
@@ -169,33 +167,22 @@ def _write_files(
     progress: Progress,
 ) -> str:
     """Write everything but the manifest, and hash the source meanwhile; the hash of weights.bin."""
+    from quantizer.graph.saving import save_rewritten
     from quantizer.storage.weights_file import WeightsWriter
 
     source_hash = SourceHash(checkpoint)
     done, total = 0, sum(weight.nbytes for weight in weights)
-    path = folder / WEIGHTS_FILE
-    with StreamingHash(path) as follower, WeightsWriter(path, follower.advance) as writer:
+    with WeightsWriter(folder / WEIGHTS_FILE) as writer:
         for weight in weights:
             storage.write(writer, weight)
             done += weight.nbytes
             progress("writing weights", done, total)
-        _write_graphs(folder, models, storage, writer)
+        files = {f"{role}.onnx": model for role, model in models.items()}
+        save_rewritten(files, storage.stored, writer.placed, storage.provider, folder)
         for name, content in checkpoint.tokenizer_files.items():
             (folder / name).write_bytes(content)
     source_hash.wait()
-    return follower.sha256
-
-
-def _write_graphs(folder: Path, models: "dict[str, ir.Model]", storage: Storage, writer: "WeightsWriter") -> None:
-    from quantizer.graph.graphs import save_graph
-    from quantizer.graph.rewrite import rewrite_graph
-    from quantizer.graph.rewrite_experts import rewrite_experts
-
-    level = 4 if storage.provider == "cpu" else 0  # 8-bit products, which ONNX Runtime has for CPUs only
-    for role, model in models.items():
-        rewrite_experts(model.graph, storage.stored, level)
-        rewrite_graph(model.graph, storage.stored, level)
-        save_graph(model, folder / f"{role}.onnx", writer.placed)
+    return writer.sha256
 
 
 def _plan_verification(

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, get_args
 
+from quantizer.algorithms.registry import DEFAULT, method_names
 from runtime.errors import OptionError
 
 from .verify.choice import Method
@@ -12,7 +13,6 @@ Provider = Literal["cpu", "cuda"]
 OnnxRuntime = Literal["1.31", "1.32"]
 Activations = Literal["float32", "float16", "bfloat16"]
 Width = Literal["int4", "int8"]
-Rounding = Literal["search", "rtn"]
 Task = Literal["generate", "embed", "score"]
 Pooling = Literal["lasttoken", "mean", "cls", "max", "mean_sqrt_len_tokens", "weightedmean"]
 
@@ -35,8 +35,8 @@ class ExportOptions:
         revision: branch, tag or commit of a hub id.
         quantize: pack weights while they are read: "int4" and "int8" are what `onnxlm quantize` does with
             `--preset fast` and `--bits 8`, without a float bundle in between.
-        method: how `quantize` finds codes: "search" for the best grid of each group, or "rtn", rounding to the nearest
-            level of a grid that spans the group: several times as fast, at some quality.
+        method: how `quantize` finds codes: one of the algorithms that need no text, such as "search" for the best grid
+            of each group, or "rtn", several times as fast at some quality.
         task: what the bundle does: "generate" text, "embed" texts as vectors, or "score" pairs or texts.
         pooling: of "embed", where the checkpoint has no files that say it, by sentence-transformers' name.
         score_tokens: of "score" without a classification head: the token that means yes, and the one that means no.
@@ -57,7 +57,7 @@ class ExportOptions:
     lora: tuple[str | Path, ...] = ()
     revision: str | None = None
     quantize: Width | None = None
-    method: Rounding = "search"
+    method: str = DEFAULT
     requantize: bool = False
     task: Task = "generate"
     pooling: Pooling | None = None
@@ -70,7 +70,7 @@ class ExportOptions:
         _require_one_of("dtype", self.dtype, (None, *get_args(Activations)))
         _require_one_of("verify", self.verify, get_args(Method))
         _require_one_of("quantize", self.quantize, (None, *get_args(Width)))
-        _require_one_of("method", self.method, get_args(Rounding))
+        _require_one_of("method", self.method, tuple(method_names(needs_text=False)))
         _require_one_of("task", self.task, get_args(Task))
         _require_one_of("pooling", self.pooling, (None, *get_args(Pooling)))
         self._check_task()

@@ -90,7 +90,7 @@ def _require_possible(bundle: Bundle, options: ExportOptions) -> None:
 
 def _write(bundle: Bundle, models: "Models", folder: Path) -> None:
     """Weights one at a time, in the types that the graphs now give them; then the graphs and all other files."""
-    from quantizer.graph.graphs import save_graph
+    from quantizer.graph.saving import save_graph
     from quantizer.storage.weights_file import WeightsWriter, read_tensor
 
     wanted = {name: value.dtype for model in models.models.values() for name, value in model.graph.initializers.items()}

@@ -8,10 +8,6 @@ import onnx_ir as ir
 from runtime.bundle.bundle import Bundle
 from runtime.errors import ManifestError, QuantizationError
 
-from ..storage.weights_file import Placed
-
-WEIGHTS_NAME = "weights.bin"
-
 
 @dataclass(frozen=True)
 class Graphs:
@@ -51,14 +47,6 @@ def load_graphs(bundle: Bundle) -> Graphs:
 def prefill_graph(bundle: Bundle, graphs: Graphs | None = None) -> ir.Graph:
     """The prefill graph of a bundle, of its `graphs` where these are loaded already."""
     return (graphs or load_graphs(bundle)).models[bundle.manifest.graphs.prefill.file].graph
-
-
-def save_graph(model: ir.Model, path: Path, placed: dict[str, Placed]) -> None:
-    """Write a graph whose external initializers lie at `placed` in weights.bin beside it."""
-    for name, value in model.graph.initializers.items():
-        if isinstance(value.const_value, ir.ExternalTensor):
-            value.const_value = placed[name].tensor(WEIGHTS_NAME, path.parent)
-    ir.save(model, path)
 
 
 def add_initializer(graph: ir.Graph, tensor: ir.TensorProtocol) -> ir.Value:
