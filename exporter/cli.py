@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from models.targets.registry import PROVIDERS
 from quantizer.algorithms.registry import DEFAULT, explain_methods, method_names
 from runtime.cli.interrupt import stopping_promptly
-from runtime.cli.progress import progress
+from runtime.cli.progress import is_quiet, progress
 from runtime.host.memory import peak_memory
 
 if TYPE_CHECKING:
@@ -41,9 +42,7 @@ def _list_families(*, as_json: bool) -> None:
 @click.command(cls=_ExportCommand, short_help="Turn a checkpoint into a bundle.")
 @click.argument("source", type=click.Path(path_type=Path))
 @click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help="Folder to create.")
-@click.option(
-    "--target", type=click.Choice(["cpu", "cuda"]), default="cpu", show_default=True, help="Where it will run."
-)
+@click.option("--target", type=click.Choice([*PROVIDERS]), default="cpu", show_default=True, help="Where it will run.")
 @click.option(
     "--target-ort",
     type=click.Choice(["1.31", "1.32"]),
@@ -220,7 +219,8 @@ def _export_transformersjs(source: Path, output: Path, options: "ExportOptions",
 
 
 def _say_estimate(needed: "Estimate") -> None:
-    click.echo(f"needs about {_needs(needed)}", err=True)
+    if not is_quiet():
+        click.echo(f"needs about {_needs(needed)}", err=True)
 
 
 def _needs(needed: "Estimate") -> str:

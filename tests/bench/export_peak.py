@@ -22,7 +22,8 @@ Shapes = dict[str, list[int]]
 LAYERS, HIDDEN, INNER, VOCAB, EXPERTS = 4, 1024, 3072, 65536, 8
 CONFIG = {
     "hidden_size": HIDDEN, "intermediate_size": INNER, "num_hidden_layers": LAYERS, "num_attention_heads": 8,
-    "num_key_value_heads": 8, "head_dim": 128, "vocab_size": VOCAB, "rms_norm_eps": 1e-5, "max_position_embeddings": 512,
+    "num_key_value_heads": 8, "head_dim": 128, "vocab_size": VOCAB, "rms_norm_eps": 1e-5,
+    "max_position_embeddings": 512,
     "tie_word_embeddings": False, "hidden_act": "silu", "rope_theta": 10000.0,
 }  # fmt: skip
 
@@ -86,7 +87,9 @@ def moe(folder: Path) -> Path:
         block = f"model.layers.{i}.block_sparse_moe."
         shapes[f"{block}gate.weight"] = [EXPERTS, HIDDEN]
         for e in range(EXPERTS):
-            shapes |= {f"{block}experts.{e}.w{n}.weight": [HIDDEN, INNER] if n == 2 else [INNER, HIDDEN] for n in (1, 2, 3)}
+            shapes |= {
+                f"{block}experts.{e}.w{n}.weight": [HIDDEN, INNER] if n == 2 else [INNER, HIDDEN] for n in (1, 2, 3)
+            }
     counts = {"num_local_experts": EXPERTS, "num_experts_per_tok": 2}
     return write_folder(folder, CONFIG | counts | {"model_type": "mixtral"}, shapes)
 
@@ -102,19 +105,21 @@ def multimodal(folder: Path) -> Path:
 
 def gguf_moe(folder: Path) -> Path:
     """A Mixtral in one file of Q8_0, experts stacked."""
-    stem = f"blk.{{}}.ffn_{{}}_exps.weight"
-    return _gguf(folder, "llama", {stem.format(i, part): [EXPERTS, HIDDEN, INNER] if part == "down" else [EXPERTS, INNER, HIDDEN]
-                                   for i in range(LAYERS) for part in ("gate", "up", "down")}, "Q8_0")  # fmt: skip
+    return _gguf(folder, "llama", "Q8_0")
 
 
 def gguf_joined(folder: Path) -> Path:
     """A Granite MoE in one file of half-precision floats, whose gates and ups are one tensor in Hugging Face."""
-    stem = f"blk.{{}}.ffn_{{}}_exps.weight"
-    return _gguf(folder, "granitemoe", {stem.format(i, part): [EXPERTS, HIDDEN, INNER] if part == "down" else [EXPERTS, INNER, HIDDEN]
-                                        for i in range(LAYERS) for part in ("gate", "up", "down")}, "F16")  # fmt: skip
+    return _gguf(folder, "granitemoe", "F16")
 
 
-def _gguf(folder: Path, architecture: str, experts: Shapes, kind: str) -> Path:
+def _stacks() -> Shapes:
+    wide, narrow = [EXPERTS, INNER, HIDDEN], [EXPERTS, HIDDEN, INNER]
+    shapes = {f"blk.{i}.ffn_{part}_exps.weight": wide for i in range(LAYERS) for part in ("gate", "up")}
+    return shapes | {f"blk.{i}.ffn_down_exps.weight": narrow for i in range(LAYERS)}
+
+
+def _gguf(folder: Path, architecture: str, kind: str) -> Path:
     import gguf
 
     folder.mkdir()
@@ -129,7 +134,7 @@ def _gguf(folder: Path, architecture: str, experts: Shapes, kind: str) -> Path:
     writer.add_string("tokenizer.ggml.model", "gpt2")
     writer.add_string("tokenizer.ggml.pre", "gpt-2")
     writer.add_array("tokenizer.ggml.tokens", ["a", "b"])
-    shapes = {"token_embd.weight": [VOCAB, HIDDEN], "output.weight": [VOCAB, HIDDEN], **experts}
+    shapes = {"token_embd.weight": [VOCAB, HIDDEN], "output.weight": [VOCAB, HIDDEN], **_stacks()}
     for i in range(LAYERS):
         shapes |= {f"blk.{i}.attn_{part}.weight": [HIDDEN, HIDDEN] for part in ("q", "k", "v", "output")}
     floats: Shapes = {"output_norm.weight": [HIDDEN]}
@@ -142,7 +147,9 @@ def _gguf(folder: Path, architecture: str, experts: Shapes, kind: str) -> Path:
         block, size = gguf.GGML_QUANT_SIZES[stored]
         for name, shape in names.items():
             count = int(np.prod(shape)) // block * size
-            writer.add_tensor_info(name, shape, np.dtype(np.float32), count, raw_dtype=stored if form != "F32" else None)
+            writer.add_tensor_info(
+                name, shape, np.dtype(np.float32), count, raw_dtype=stored if form != "F32" else None
+            )
             end += count + -count % 32
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
@@ -200,7 +207,8 @@ def measure(source: Path, output: Path, *options: str) -> dict[str, float]:
     estimated = report["estimate"]["memory_bytes"]
     return {
         "estimated": estimated, "peak": peak, "ratio": round(estimated / peak, 3),
-        "method": report["verification"]["method"], "disk": report["estimate"]["disk_bytes"] / sum(report["files"].values()),
+        "method": report["verification"]["method"],
+        "disk": round(report["estimate"]["disk_bytes"] / sum(report["files"].values()), 3),
     }  # fmt: skip
 
 
@@ -216,7 +224,11 @@ def main() -> None:
             for width in chosen.quantize or ("float", "int4"):
                 with tempfile.TemporaryDirectory(prefix="onnxlm-bench-") as scratch:
                     source = KINDS[kind](Path(scratch) / "source")
-                    options = ["--verify", verify, *(["--quantize", width, "--method", "rtn"] if width != "float" else [])]
+                    options = [
+                        "--verify",
+                        verify,
+                        *(["--quantize", width, "--method", "rtn"] if width != "float" else []),
+                    ]
                     found = measure(source, Path(scratch) / "bundle", *options)
                 print(json.dumps({"kind": kind, "verify": verify, "quantize": width} | found), flush=True)
 
