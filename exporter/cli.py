@@ -67,6 +67,9 @@ def _list_families(*, as_json: bool) -> None:
     type=click.Path(path_type=Path),
     help="Folder of a PEFT LoRA adapter to merge into the weights; repeatable.",
 )
+@click.option(
+    "--lora-inputs", is_flag=True, help="SOURCE is a bundle: make one that takes adapters when it runs (serve --lora)."
+)
 @click.option("--revision", metavar="REV", help="Branch, tag or commit of a hub id.")
 @click.option(
     "--quantize",

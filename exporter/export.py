@@ -8,14 +8,17 @@ from typing import TYPE_CHECKING, Any
 
 from runtime.bundle.bundle import new_bundle, write_manifest
 from runtime.bundle.manifest import FORMAT_VERSION, Graphs, Manifest, Producer, Verification
+from runtime.errors import OptionError
 
 from . import manifest
+from .adapter_inputs import with_adapter_inputs
 from .checkpoint import open_checkpoint
 from .checkpoint.source_hash import SourceHash
 from .graph import build_graph, build_sequence_graph
 from .manifest import token_warnings
 from .options import ExportOptions
 from .retarget import is_bundle, retarget
+from .sequence.tokenizer import with_end_token
 from .verify.choice import Method, VerificationPlan, plan_verification
 from .verify.references import reference_of
 from .verify.verify import verify_graphs
@@ -85,10 +88,14 @@ def export(
     """
     options, progress, started = options or ExportOptions(), progress or _silent, time.monotonic()
     if is_bundle(source):
-        made = retarget(source, output, options)
+        made = (with_adapter_inputs if options.lora_inputs else retarget)(source, output, options)
         size = sum(entry.size for entry in made.files.values())
         return ExportReport(Path(output), made, time.monotonic() - started, 0.0, Estimate(size, 0))
+    if options.lora_inputs:
+        raise OptionError("lora_inputs: give a bundle. Export the checkpoint first, then that bundle.")
     checkpoint = open_checkpoint(source, lora=options.lora, revision=options.revision, tokenizer=tokenizer)
+    if options.task != "generate":
+        checkpoint = with_end_token(checkpoint)
     target = _target(options)
     described = _describe(checkpoint, options)
     decoder, models = described.decoder, _build(described, target)

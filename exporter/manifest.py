@@ -104,6 +104,8 @@ def _port(value: "ir.Value") -> TensorSpec:
     shape = tuple(size if isinstance(size, int) else str(size.value) for size in value.shape)
     # past_key_values.3.key → past_key_values.key; every other name is its own role
     kind = ".".join(part for part in value.name.split(".") if not part.isdecimal())
+    factor = value.name.rpartition(".")[2]
+    kind = factor if factor in ("lora_a", "lora_b") else "lora_mask" if kind.startswith("lora_mask.") else kind
     role = cast(Any, _ROLES.get(kind, kind))
     return TensorSpec(value.name, _NAMES[value.dtype.name], shape, role)
 

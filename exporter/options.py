@@ -37,6 +37,7 @@ class ExportOptions:
             `--preset fast` and `--bits 8`, without a float bundle in between.
         method: how `quantize` finds codes: one of the algorithms that need no text, such as "search" for the best grid
             of each group, or "rtn", several times as fast at some quality.
+        lora_inputs: of a bundle, one over the same weights whose graphs take LoRA adapters as inputs.
         task: what the bundle does: "generate" text, "embed" texts as vectors, or "score" pairs or texts.
         pooling: of "embed", where the checkpoint has no files that say it, by sentence-transformers' name.
         score_tokens: of "score" without a classification head: the token that means yes, and the one that means no.
@@ -59,6 +60,7 @@ class ExportOptions:
     quantize: Width | None = None
     method: str = DEFAULT
     requantize: bool = False
+    lora_inputs: bool = False
     task: Task = "generate"
     pooling: Pooling | None = None
     score_tokens: tuple[str, ...] = ()

@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from runtime.adapters.fitting import require_no_adapter_inputs
 from runtime.bundle.bundle import Bundle, new_bundle, open_bundle, write_manifest
 from runtime.bundle.manifest import MANIFEST_NAME, Graphs, KVCache, Manifest, Verification
 from runtime.bundle.manifest import Target as ManifestTarget
@@ -51,6 +52,7 @@ def retarget(source: str | Path, output: str | Path, options: ExportOptions) -> 
     from quantizer.graph.graphs import load_graphs
 
     bundle = open_bundle(source)
+    require_no_adapter_inputs(bundle, "another target")
     require_generation(bundle, "another target (export the checkpoint with --target cuda and --task)")
     target = Target("cuda", options.dtype or "float16")
     _require_possible(bundle, options)

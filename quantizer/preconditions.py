@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
+from runtime.adapters.fitting import require_no_adapter_inputs
 from runtime.bundle.bundle import Bundle
 from runtime.errors import QuantizationError
 
@@ -23,6 +24,7 @@ def require_usable(bundle: Bundle, recipe: Recipe, gate: Gate | None) -> None:
         QuantizationError: it is not.
     """
     target = bundle.manifest.target.provider
+    require_no_adapter_inputs(bundle, "quantization")
     if bundle.manifest.task is not None:
         _require_usable_for_texts(bundle, recipe, gate)
     elif gate and gate.of_texts:

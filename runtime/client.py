@@ -1,5 +1,6 @@
 """A bundle ready to answer: its tokenizer, its templates and an engine, and requests turned into answers."""
 
+import copy
 import functools
 import itertools
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -53,6 +54,8 @@ class Model:
         bundle: the opened bundle.
         tokenizer: its tokenizer.
         engine: runs the answers; started.
+        adapters: names of its LoRA adapters.
+        default_adapter: the one of requests that name none, or None for the model alone.
         determinism: the result of the self-test, if one was asked for.
     """
 
@@ -65,11 +68,16 @@ class Model:
         *,
         chat_template: Path | None = None,
         opening: Opening | None = None,
+        lora: Mapping[str, str | Path] | None = None,
     ) -> None:
         self._template_file = chat_template
+        if lora and executor:
+            raise OptionError("lora: adapters are inputs of the bundle's own graphs, not of another executor.")
         if executor is None and opening is None:
-            opening = Opening(path, provider, options)
+            opening = Opening(path, provider, options, lora)
         self.bundle = opening.bundle if opening else open_bundle(path)
+        self.adapters = opening.adapters if opening else ()
+        self.default_adapter: str | None = None
         require_generation(self.bundle, "generating or chatting")
         self.options = options
         manifest = self.bundle.manifest
@@ -114,6 +122,7 @@ class Model:
             self._grammars.constraint(params.structured)  # refuses here what does not compile
         if params.prompt_logprobs is not None and not self.engine.core.executor.can_give_all_logits:
             raise RequestError("prompt_logprobs: this executor gives the logits of one position only.")
+        params = self._with_adapter(params)
         ids = self._prompt_ids(prompt, special_tokens)
         self.engine.core.scheduler.check(len(ids), params.max_tokens)
         if timeout is not None and not timeout >= 0:
@@ -140,6 +149,19 @@ class Model:
             self.engine, answers, streamed=streamed, readers=readers, observer=observer, reservation=reservation
         )
 
+    def with_adapter(self, name: str) -> "Model":
+        """The same model and engine, whose requests have this adapter unless they name another."""
+        other = copy.copy(self)
+        other.default_adapter = name
+        return other
+
+    def _with_adapter(self, params: SamplingParams) -> SamplingParams:
+        name = params.adapter or self.default_adapter
+        if name is not None and name not in self.adapters:
+            known = ", ".join(map(repr, self.adapters)) or "none"
+            raise RequestError(f"adapter {name!r:.80} is not loaded; loaded: {known}.")
+        return params if name == params.adapter else params.with_changes({"adapter": name})
+
     def answers(self, request: Request) -> list[RequestState]:
         """The `n` answers to one request, not yet submitted."""
         return [self._answer(request, index) for index in range(request.params.n)]
@@ -151,6 +173,7 @@ class Model:
         deadline = None if request.timeout is None else now + request.timeout
         sequence = TokenSequence(next(self._ids), ids, len(ids), end, now, deadline)
         sequence.scored = params.prompt_logprobs is not None
+        sequence.adapter = 1 + self.adapters.index(params.adapter) if params.adapter else 0
         stop_ids = frozenset(params.stop_token_ids).union(() if params.ignore_eos else self.bundle.manifest.tokens.eos)
         constraint = self._grammars.constraint(params.structured) if params.structured else None
         sampler = Sampler(params, self._vocab_size, ids, stop_ids=stop_ids, index=index, constraint=constraint)

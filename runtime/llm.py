@@ -33,6 +33,7 @@ class LLM:
         options: how the engine uses the machine.
         executor: computes steps in place of the bundle's graphs, for embedders.
         chat_template: a file with a template in place of the bundle's own.
+        lora: folders of LoRA adapters by name; a request has one by `adapter="name"` among its parameters.
 
     Raises:
         BundleError: the folder is not a usable bundle.
@@ -51,14 +52,15 @@ class LLM:
         *,
         executor: ModelRunner | None = None,
         chat_template: str | Path | None = None,
+        lora: Mapping[str, str | Path] | None = None,
     ) -> None:
         options = options or EngineOptions()
-        opening = Opening(path, provider, options) if executor is None else None
+        opening = Opening(path, provider, options, lora) if executor is None else None
 
         from .client import Model  # while the weights are loaded
 
         template = None if chat_template is None else Path(chat_template)
-        self.model = Model(path, provider, options, executor, chat_template=template, opening=opening)
+        self.model = Model(path, provider, options, executor, chat_template=template, opening=opening, lora=lora)
 
     def __repr__(self) -> str:
         return f"LLM({self.model.describe()})"

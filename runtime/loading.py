@@ -1,10 +1,11 @@
 """Loading a bundle: which executor, how much memory for keys and values, and an engine over both."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from .adapters.fitting import FittedAdapter, load_adapters
 from .bundle import json_codec
 from .bundle.bundle import Bundle, open_bundle
 from .bundle.sequence_task import require_generation
@@ -34,16 +35,29 @@ class Opening:
         path: the bundle's folder; opened at once.
         provider: "cpu", "cuda" or "auto".
         options: how the engine uses the machine.
+        lora: folders of LoRA adapters by name; read at once.
+
+    Attributes:
+        adapters: the names of the adapters.
 
     Raises:
         BundleError: the folder is not a usable bundle.
+        CheckpointError, UnsupportedError: an adapter cannot be read, or does not fit.
     """
 
-    def __init__(self, path: str | Path, provider: str, options: EngineOptions) -> None:
+    def __init__(
+        self,
+        path: str | Path,
+        provider: str,
+        options: EngineOptions,
+        lora: Mapping[str, str | Path] | None = None,
+    ) -> None:
         self.bundle = open_bundle(path)
         require_generation(self.bundle, "generating or chatting")
+        adapters = load_adapters(self.bundle, lora or {})
+        self.adapters: tuple[str, ...] = tuple(one.name for one in adapters)
         pool = ThreadPoolExecutor(1, "onnxlm-load")
-        self._executor = pool.submit(load_executor, self.bundle, provider, options)
+        self._executor = pool.submit(load_executor, self.bundle, provider, options, adapters)
         pool.shutdown(wait=False)
 
     def executor(self) -> OnnxExecutor:
@@ -56,7 +70,9 @@ class Opening:
             self._executor.result().close()
 
 
-def load_executor(bundle: Bundle, provider: str, options: EngineOptions) -> OnnxExecutor:
+def load_executor(
+    bundle: Bundle, provider: str, options: EngineOptions, adapters: Sequence[FittedAdapter] = ()
+) -> OnnxExecutor:
     """The executor over a bundle's own graphs, or over weights that were prepared for this processor.
 
     Raises:
@@ -74,6 +90,7 @@ def load_executor(bundle: Bundle, provider: str, options: EngineOptions) -> Onnx
         context=options.context,
         threads=options.threads,
         kv_memory=options.kv_memory,
+        adapters=adapters,
     )
     if prepared:
         prepared.release_stored()

@@ -38,6 +38,7 @@ class SamplingParams:
         logprobs: How many alternatives to report per generated token (0: the token alone; None: none at all).
         prompt_logprobs: The same for each prompt token.
         n: How many independent answers.
+        adapter: Name of the LoRA adapter to answer with, of those that the model was loaded with.
         structured: What the answers must be: JSON of a schema, and the like. A pydantic model stands for its schema.
 
     Raises:
@@ -62,6 +63,7 @@ class SamplingParams:
     prompt_logprobs: int | None = None
     n: int = 1
     structured: StructuredOutput | None = None
+    adapter: str | None = None
 
     def __post_init__(self) -> None:
         try:
@@ -75,6 +77,8 @@ class SamplingParams:
         min_tokens = integer("min_tokens", self.min_tokens, 0)
         if min_tokens > max_tokens:
             raise ValueError(f"min_tokens {min_tokens} is more than max_tokens {max_tokens}")
+        if self.adapter is not None and not isinstance(self.adapter, str):
+            raise ValueError(f"adapter must be the name of a LoRA adapter, got {self.adapter!r:.80}")
         if not isinstance(self.ignore_eos, bool):
             raise ValueError(f"ignore_eos must be true or false, got {self.ignore_eos!r}")
         return {

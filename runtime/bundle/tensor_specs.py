@@ -9,6 +9,7 @@ Phase = Literal["prefill", "decode"]
 Role = Literal[
     "input_ids", "seqlens_k", "total_sequence_length", "logits_index", "query_seqlens", "past_key", "past_value",
     "logits", "present_key", "present_value", "past_state", "present_state", "embeddings", "scores",
+    "lora_mask", "lora_a", "lora_b",
 ]  # fmt: skip
 DType = Literal["float32", "float16", "bfloat16", "int64", "int32", "int8", "uint8"]
 DTYPE_BITS: dict[str, int] = {
@@ -75,7 +76,13 @@ def check_ports(
         ValueError: names the graph, the port and what it should be.
     """
     states = _state_ports(f"graphs.{phase}.inputs", inputs)
-    expected_inputs = {**_plain_inputs(phase, inputs), **_cache_ports("past", cache, cache_dtype), "past_state": states}
+    adapters = _adapter_ports(f"graphs.{phase}.inputs", inputs)
+    expected_inputs = {
+        **adapters,
+        **_plain_inputs(phase, inputs),
+        **_cache_ports("past", cache, cache_dtype),
+        "past_state": states,
+    }
     expected_outputs = {
         "present_state": states,
         "logits": [Expected(FLOATS, ("selected" if phase == "prefill" else "batch", vocab_size))],
@@ -111,6 +118,22 @@ def _plain_inputs(
 def _cache_ports(prefix: str, cache: Sequence[tuple[int, int]], dtype: DType) -> dict[str, list[Expected]]:
     rows = [Expected((dtype,), ("batch", kv_heads, "capacity", head_dim)) for kv_heads, head_dim in cache]
     return {f"{prefix}_key": rows, f"{prefix}_value": rows}
+
+
+def _adapter_ports(where: str, inputs: Sequence[TensorSpec]) -> dict[str, list[Expected]]:
+    """What a graph must have that takes LoRA adapters: pairs of matrices, and a mask for each kind of module."""
+    first, second = ([port for port in inputs if port.role == role] for role in ("lora_a", "lora_b"))
+    names = [[port.name.rpartition(".")[0] for port in ports] for ports in (first, second)]
+    if names[0] != names[1]:
+        raise ValueError(f"{where}: the inputs lora_a and lora_b are not pairs")
+    masks = [port.name.removeprefix("lora_mask.") for port in inputs if port.role == "lora_mask"]
+    if {".".join(name.split(".")[3:]) for name in names[0]} != set(masks):
+        raise ValueError(f"{where}: the inputs lora_mask are not those of the modules that take adapters")
+    return {
+        "lora_mask": [Expected(("float32",), ("batch", "rank")) for _ in masks],
+        "lora_a": [Expected(("float32",), (port.shape[0], "rank")) for port in first],
+        "lora_b": [Expected(("float32",), ("rank", port.shape[1])) for port in second],
+    }
 
 
 def _state_ports(where: str, inputs: Sequence[TensorSpec]) -> list[Expected]:
