@@ -38,7 +38,7 @@ def open_gguf(path: Path) -> Checkpoint:
     family = find_family(keys)
     config = {"model_type": family.model_type, **family.config(keys)}  # a config may know the type better
     ids = special_ids(file.metadata)
-    tensors = _tensors(file, family, keys, _name_table(keys.architecture, family, config))
+    tensors = _tensors(file, family, keys, _name_table(keys.architecture, family, config, path))
     told = require_all_read(keys)
     return Checkpoint(
         name=str(file.metadata.get("general.name") or path.stem),
@@ -53,10 +53,13 @@ def open_gguf(path: Path) -> Checkpoint:
     )
 
 
-def _name_table(architecture: str, family: GgufFamily, config: dict[str, Any]) -> NameTable:
+def _name_table(architecture: str, family: GgufFamily, config: dict[str, Any], path: Path) -> NameTable:
     from models.families.registry import describe
 
-    _, table = describe(config)
+    try:
+        _, table = describe(config)
+    except CheckpointError as error:
+        raise CheckpointError(f"{path}: the metadata, as a config.json, describes no model: {error}") from error
     weights = (name for source in table.values() for name in (*source.tensors, *source.otherwise))
     return NameTable(family.rows, derive_names(architecture, weights))
 

@@ -39,5 +39,12 @@ def _share(deviations: float) -> float:
 
 
 ARCHITECTURES: Mapping[str, GgufFamily] = {
-    "gemma3n": GgufFamily("gemma3n_text", {}, _gemma3n),
+    "gemma3n": GgufFamily(
+        "gemma3n_text",
+        {
+            "altup_proj": "model.altup_projections.{e}",
+            "altup_unembd_proj": "model.altup_unembed_projections.{e}",
+        },
+        _gemma3n,
+    ),
 }

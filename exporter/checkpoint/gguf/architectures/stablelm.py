@@ -4,6 +4,7 @@ from collections.abc import Mapping
 
 from ..config import Keys, Settings
 from ..family import GgufFamily
+from ..names import LAYER, in_layers
 
 
 def _stablelm(keys: Keys) -> Settings:
@@ -16,5 +17,13 @@ def _stablelm(keys: Keys) -> Settings:
 
 
 ARCHITECTURES: Mapping[str, GgufFamily] = {
-    "stablelm": GgufFamily("stablelm", {}, _stablelm),
+    "stablelm": GgufFamily(
+        "stablelm",
+        in_layers(
+            LAYER,
+            attn_q_norm="self_attn.q_layernorm.norms.{e}",
+            attn_k_norm="self_attn.k_layernorm.norms.{e}",
+        ),
+        _stablelm,
+    ),
 }
