@@ -227,8 +227,10 @@ def _say_estimate(needed: "Estimate") -> None:
 
 
 def _needs(needed: "Estimate") -> str:
-    reference = f", {needed.verification / 1e9:.2f} of them to verify" if needed.verification else ""
-    return f"{needed.disk / 1e9:.2f} GB on disk and {needed.memory / 1e9:.2f} GB of memory{reference}"
+    from .weights.estimate import size_text
+
+    reference = f", {size_text(needed.verification)} of them to verify" if needed.verification else ""
+    return f"{size_text(needed.disk)} on disk and {size_text(needed.memory)} of memory{reference}"
 
 
 def _summary(report: "ExportReport") -> dict[str, Any]:

@@ -78,7 +78,7 @@ class ExportOptions:
         self._check_task()
         if not PROVIDERS[self.target].runs_here and self.verify not in ("auto", "none"):
             raise OptionError(
-                f"verify: {self.verify} needs a machine for {self.target}, and graphs are written without one. Leave "
+                f"verify: {self.verify} needs a GPU, and graphs are written without one. Leave "
                 "verify out; verify an export for the CPU, and retarget it (`onnxlm export BUNDLE --target cuda`)."
             )
         if self.quantize and self.verify == "transformers":

@@ -80,9 +80,14 @@ def require_space(output: str | Path, needed: Estimate) -> None:
     free = shutil.disk_usage(folder).free
     if free < needed.disk:
         raise BundleError(
-            f"{output}: the bundle needs about {needed.disk / 1e9:.2f} GB, and {folder} has {free / 1e9:.2f} GB free. "
+            f"{output}: the bundle needs about {size_text(needed.disk)}, and {folder} has {size_text(free)} free. "
             f"Choose another output, or store less with --quantize int4."
         )
+
+
+def size_text(size: int) -> str:
+    """In gigabytes, or in megabytes where that says more."""
+    return f"{size / 1e9:.2f} GB" if size >= 100e6 else f"{size / 1e6:.0f} MB"
 
 
 def _working_bytes(weight: "Weight", storage: "Storage") -> int:
