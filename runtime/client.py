@@ -12,13 +12,15 @@ from .bundle.bundle import open_bundle
 from .bundle.sequence_task import require_generation
 from .chat.options import ChatOptions
 from .chat_reader import ChatReader
+from .engine.draft_model import DRAFT_TOKENS, DraftModel, ModelDrafts
+from .engine.engine import Engine
 from .engine.generation import RequestState
 from .engine.handle import Observer, Reader, RequestHandle
 from .engine.scheduling.sequence import Sequence as TokenSequence
 from .engine.scheduling.waiting import Reservation
-from .engine.speculation import PromptLookup
+from .engine.speculation import Drafts, PromptLookup
 from .errors import OptionError, RequestError
-from .loading import Opening, build_engine, generation_config
+from .loading import Opening, build_engine, generation_config, load_draft
 from .options import EngineOptions, SamplingParams
 from .ort.batch_invariance import Determinism, check_determinism
 from .ort.mapped_pages import trim_heap
@@ -86,12 +88,16 @@ class Model:
         self._ids = itertools.count()
         self.determinism: Determinism | None = None
         with closing_on_error(opening or executor):
+            if opening:
+                opening.wait_until_begun()
             self.tokenizer = Tokenizer(self.bundle.path("tokenizer.json"), manifest.tokens.special)
             executor = executor or cast(Opening, opening).executor()
             self._grammars = Grammars(self.tokenizer, self._vocab_size, manifest.tokens.eos)
             if options.self_test:
                 self.determinism = check_determinism(executor)
-            self.engine = build_engine(executor, self.bundle, options)
+            draft = load_draft(self.bundle, options, self.tokenizer)
+            self._draft_model = DraftModel(draft, self._vocab_size) if draft else None
+            self.engine: Engine = build_engine(executor, self.bundle, options)
         self.engine.start()
         trim_heap()  # reading a tokenizer takes tens of megabytes that are free again now
 
@@ -178,8 +184,13 @@ class Model:
         constraint = self._grammars.constraint(params.structured) if params.structured else None
         sampler = Sampler(params, self._vocab_size, ids, stop_ids=stop_ids, index=index, constraint=constraint)
         detokenizer = Detokenizer(self.tokenizer, request.visible)
-        lookup = PromptLookup(self.options.speculation) if self.options.speculation else None
-        return RequestState(sequence, sampler, detokenizer, params, stop_ids, index, lookup)
+        return RequestState(sequence, sampler, detokenizer, params, stop_ids, index, self._drafts())
+
+    def _drafts(self) -> Drafts | None:
+        """What drafts tokens of one answer, if anything does."""
+        if self._draft_model is not None:
+            return ModelDrafts(self._draft_model, self.options.speculation or DRAFT_TOKENS)
+        return PromptLookup(self.options.speculation) if self.options.speculation else None
 
     def chat_request(
         self,
@@ -266,6 +277,8 @@ class Model:
     def close(self) -> None:
         """Cancel everything, and release threads and memory."""
         self.engine.close()
+        if self._draft_model is not None:
+            self._draft_model.close()
 
     @functools.cached_property
     def chat_template(self) -> "ChatTemplate":

@@ -1,7 +1,9 @@
 """Loading a bundle: which executor, how much memory for keys and values, and an engine over both."""
 
-from collections.abc import Mapping, Sequence
+import threading
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +19,7 @@ from .ort.executor import OnnxExecutor
 from .ort.prepared import find
 from .ort.runner_protocol import ModelRunner, states_of
 from .ort.session import choose_provider
+from .text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
     from .cache.blocks import BlockPool
@@ -52,13 +55,18 @@ class Opening:
         options: EngineOptions,
         lora: Mapping[str, str | Path] | None = None,
     ) -> None:
-        self.bundle = open_bundle(path)
+        self.bundle, self._begun = open_bundle(path), threading.Event()
         require_generation(self.bundle, "generating or chatting")
         adapters = load_adapters(self.bundle, lora or {})
         self.adapters: tuple[str, ...] = tuple(one.name for one in adapters)
         pool = ThreadPoolExecutor(1, "onnxlm-load")
-        self._executor = pool.submit(load_executor, self.bundle, provider, options, adapters)
+        self._executor = pool.submit(load_executor, self.bundle, provider, options, adapters, self._begun.set)
+        self._executor.add_done_callback(lambda _: self._begun.set())
         pool.shutdown(wait=False)
+
+    def wait_until_begun(self) -> None:
+        """Wait until ONNX Runtime loads, so that what holds the interpreter's lock long does not keep it from that."""
+        self._begun.wait()
 
     def executor(self) -> OnnxExecutor:
         """Wait for the executor, or raise what loading it raised."""
@@ -71,9 +79,15 @@ class Opening:
 
 
 def load_executor(
-    bundle: Bundle, provider: str, options: EngineOptions, adapters: Sequence[FittedAdapter] = ()
+    bundle: Bundle,
+    provider: str,
+    options: EngineOptions,
+    adapters: Sequence[FittedAdapter] = (),
+    begun: Callable[[], None] = lambda: None,
 ) -> OnnxExecutor:
     """The executor over a bundle's own graphs, or over weights that were prepared for this processor.
+
+    `begun` is called before ONNX Runtime loads them.
 
     Raises:
         OptionError: `kv_dtype` is not what the graphs hold, or `context` more than the model has.
@@ -82,6 +96,7 @@ def load_executor(
     _check_kv_dtype(bundle, options.kv_dtype)
     _check_context(bundle, options.context)
     chosen, prepared = choose_provider(provider, bundle), find(bundle)
+    begun()
     executor = OnnxExecutor(
         bundle,
         chosen,
@@ -97,6 +112,37 @@ def load_executor(
     elif options.prepare:
         prepare_later(bundle)
     return executor
+
+
+def load_draft(bundle: Bundle, options: EngineOptions, tokenizer: Tokenizer) -> OnnxExecutor | None:
+    """The executor of the draft model in `options`, with one slot; None if there is none.
+
+    Raises:
+        BundleError: its folder is not a usable bundle.
+        OptionError: it has another vocabulary than `bundle`, or layers whose state cannot go back.
+    """
+    if options.draft is None:
+        return None
+    draft = open_bundle(options.draft)
+    require_generation(draft, "drafting")
+    if draft.manifest.state_bytes:
+        raise OptionError(f"{draft.folder} cannot draft: its layers keep a state that cannot go back. Choose another.")
+    if not _same_vocabulary(bundle, draft, tokenizer):
+        raise OptionError(
+            f"{draft.folder} has another tokenizer than {bundle.folder}: the ids of its tokens mean something else. "
+            "A draft model is a smaller one of the same family."
+        )
+    context = min(draft.manifest.architecture.context_length, options.context or 1 << 30)
+    alone = replace(options, draft=None, max_concurrency=1, context=context, kv_memory=None, kv_dtype="auto")
+    return load_executor(draft, draft.manifest.target.provider, alone)
+
+
+def _same_vocabulary(bundle: Bundle, draft: Bundle, tokenizer: Tokenizer) -> bool:
+    files = [one.manifest.files["tokenizer.json"].sha256 for one in (bundle, draft)]
+    if files[0] == files[1]:
+        return True
+    theirs = Tokenizer(draft.path("tokenizer.json"), draft.manifest.tokens.special)
+    return theirs.vocabulary() == tokenizer.vocabulary()
 
 
 def _check_context(bundle: Bundle, wanted: int | None) -> None:
@@ -131,7 +177,7 @@ def build_engine(executor: ModelRunner, bundle: Bundle, options: EngineOptions) 
     from .engine.scheduling.scheduler import Scheduler
     from .engine.scheduling.waiting import WaitingLimit
 
-    if options.speculation and not executor.can_give_all_logits:
+    if (options.speculation or options.draft) and not executor.can_give_all_logits:
         raise OptionError("speculation needs logits of several positions, which this executor does not give.")
     pool, states = _pool(executor, options), states_of(executor)
     windows = [layer.window for layer in bundle.manifest.architecture.layers if layer.window is not None]

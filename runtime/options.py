@@ -4,6 +4,7 @@ import math
 import operator
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
 from typing import Any, Literal
 
 from .errors import OptionError, RequestError
@@ -174,6 +175,8 @@ class EngineOptions:
         threads: Threads inside one step; None is the number of physical cores.
         self_test: Check at the start that answers do not depend on their company, bit for bit; see LLM.deterministic.
         speculation: Most tokens drafted by prompt lookup per step; 0 is off.
+        draft: Bundle of a smaller model with the same tokenizer. It drafts tokens for an answer that runs alone, while
+            that pays; `speculation` is then the longest draft (0: five tokens). Answers stay the same.
         prepare: After a start without prepared weights, have another process pack them for the next one (CPU only).
 
     Raises:
@@ -193,6 +196,7 @@ class EngineOptions:
     threads: int | None = None
     self_test: bool = False
     speculation: int = 0
+    draft: str | Path | None = None
     prepare: bool = True
 
     def __post_init__(self) -> None:
@@ -217,6 +221,7 @@ class EngineOptions:
             "threads": _optional(integer, "threads", self.threads, 1),
             "self_test": bool(self.self_test),
             "speculation": integer("speculation", self.speculation, 0, 64),
+            "draft": None if self.draft is None else Path(self.draft),
             "prepare": bool(self.prepare),
         }
 

@@ -32,6 +32,7 @@ _INTERRUPTED = 130  # what shells report for a program that Ctrl-C ended
     type=click.IntRange(0),
     help="Draft so many tokens from the text: for copying and editing.",
 )
+@click.option("--draft", metavar="MODEL", help="A smaller model with the same tokenizer, to draft tokens.")
 @click.option(
     "--lora",
     type=click.Path(path_type=Path),
@@ -134,6 +135,7 @@ def _load(
     context: int | None,
     threads: int | None,
     speculation: int,
+    draft: str | None,
     no_prepare: bool,
     lora: Path | None = None,
     **_: Any,
@@ -142,7 +144,12 @@ def _load(
     from ..options import EngineOptions
 
     options = EngineOptions(
-        max_concurrency=rows, context=context, threads=threads, speculation=speculation, prepare=not no_prepare
+        max_concurrency=rows,
+        context=context,
+        threads=threads,
+        speculation=speculation,
+        draft=bundle_of(draft) if draft else None,
+        prepare=not no_prepare,
     )
     llm = LLM(bundle, provider, options, lora={_ADAPTER: lora} if lora else None)
     llm.model.default_adapter = _ADAPTER if lora else None
