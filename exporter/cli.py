@@ -258,14 +258,17 @@ def _summary(report: "ExportReport") -> dict[str, Any]:
 
 
 def _text(report: "ExportReport") -> str:
+    from .weights.estimate import size_text
+
     facts = _summary(report)
     lines = [f"{name:24} {size / 1e6:10.2f} MB" for name, size in facts["files"].items()]
     lines.append(f"{facts['parameters'] / 1e6:.1f} M parameters as {facts['dtype']}")
     lines += _task_lines(report.manifest)
     lines += _code_lines(report)
     disk = sum(facts["files"].values())
-    held = f"{disk / 1e9:.2f} GB on disk, {facts['peak_rss_bytes'] / 1e9:.2f} GB of memory at most"
-    lines.append(f"{held} (estimated: {report.estimate.disk / 1e9:.2f} and {report.estimate.memory / 1e9:.2f})")
+    lines.append(f"{size_text(disk)} on disk (estimated: {size_text(report.estimate.disk)})")
+    memory = f"{size_text(facts['peak_rss_bytes'])} of memory at most, mapped files included"
+    lines.append(f"{memory} (estimated without: {size_text(report.estimate.memory)})")
     lines.append(_verification_text(report))
     seconds = facts["seconds"]
     lines.append(f"exported in {seconds['export']} s, verified in {seconds['verify']} s → {report.folder}")
