@@ -49,8 +49,9 @@ def this_machine() -> Speed:
         known = hessian if method == "gptq" else None
         return lambda: quantize_matrix(weight, known, _CONFIG, method, np.float16, polishing)
 
-    times = {name: _best(quantized(name)) / weight.size for name in ("rtn", "search", "gptq")}
-    polished = _best(quantized("gptq", 2)) / weight.size
+    with one_blas_thread():  # as where several matrices are under way
+        times = {name: _best(quantized(name), 3) / weight.size for name in ("rtn", "search", "gptq")}
+        polished = _best(quantized("gptq", 2), 3) / weight.size
     return Speed(
         cores, _product(cores, rng), read_bandwidth(cores, _BANDWIDTH_BYTES), **times,
         polish=max(polished - times["gptq"], 0.0) / 2,
