@@ -1,7 +1,7 @@
 """Time, memory and disk of each phase of a run.
 
 Operations are counted from sizes; their rates are those of this machine. What a formula leaves out (attention, norms,
-starting sessions, page faults) is in the factors at the top, which were fitted to whole runs of SmolLM2-135M on two cores.
+starting sessions, page faults) is in the factors at the top, which were fitted to a run of SmolLM2-135M on two cores.
 """
 
 from collections.abc import Iterator
@@ -16,10 +16,11 @@ _DOUBLE = 2.0  # of float32's time
 _FACTOR = 1.4  # of K³ / 3: copies, and corners that one thread computes
 _MODEL = 2.3  # of the products' time: all else that a layer does
 _HESSIANS = 1.9
-_STREAMS = 2.0  # products of few tokens, and a session for each replaced matrix
+_STREAMS = 1.8  # products of few tokens, and a session for each replaced matrix
 _HEAD_BYTES = 24.0  # read and written for each logit that is compared
 _SAMPLED_BYTES = 40.0  # the same, for each logit that a token is drawn from
 _EXPORT_PASSES = 100.0  # over memory, file and hash included
+_ELEMENTS = 1.7  # of the time in one thread: steps of short rows wait for the interpreter
 _SCHEMES = 5  # in which a matrix's loss is predicted
 _OVERHEAD = 0.004  # seconds to begin a matrix or a layer's session
 _ROUNDING_COPIES = 3.5  # of a matrix that is quantized, in float32
@@ -150,7 +151,7 @@ def _gptq(matrix: Matrix, speed: Speed, polishing: int) -> float:
     site = matrix.site
     factor = site.inputs**3 / 3 * site.count * _DOUBLE / speed.product * _FACTOR
     products = (1 + 2 * polishing) * matrix.weights * site.inputs / speed.product
-    elements = matrix.weights * (speed.gptq + polishing * speed.polish + 2 * speed.rtn) / speed.cores
+    elements = _ELEMENTS * matrix.weights * (speed.gptq + polishing * speed.polish + 2 * speed.rtn) / speed.cores
     return factor + products + elements + _OVERHEAD * site.count
 
 
