@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 # Measured by tests/bench/export_peak.py, in bytes.
 _GRAPHS = 2 << 20
+_STARTED = 10 << 20  # what threads and readers take that were not there before
 _GRAPHS_EACH = 100 << 10  # for each weight, in memory, with what of it is in both graphs
 _PACKING = 50 << 20  # of each thread: floats of a few blocks, and what is tried on them
 _SESSION = 12 << 20
@@ -53,7 +54,7 @@ def estimate(
     largest = max((_working_bytes(weight, storage) for weight in weights), default=0)
     disk = sum(sizes) + sum(-size % (4096 if size >= 1 << 16 else 64) for size in sizes) + _GRAPHS + others
     verifying = verification + (_SESSION + session_bytes(weights, storage) if runs else 0)
-    before = own_memory() + _GRAPHS_EACH * len(weights)
+    before = own_memory() + _STARTED + _GRAPHS_EACH * len(weights)
     return Estimate(disk, before + max(largest, verifying), verification)
 
 

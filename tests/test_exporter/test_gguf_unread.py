@@ -1,5 +1,7 @@
 """Metadata that nobody reads: neutral, about the file only, told, or an error."""
 
+import json
+
 import numpy as np
 import pytest
 
@@ -73,3 +75,18 @@ def test_a_vocabulary_without_merges_is_refused(make_gguf):
     path = make_gguf(metadata={"tokenizer.ggml.pre": "kimi-k2", "tokenizer.ggml.merges": None})[1]
     with pytest.raises(CheckpointError, match=r"tokenizer\.ggml\.merges is missing"):
         open_checkpoint(path)
+
+
+def test_sampling_settings_of_a_file_are_those_of_the_bundle(make_gguf):
+    wanted = {"general.sampling.temp": 0.6, "general.sampling.top_k": 20, "general.sampling.min_p": 0.0}
+    checkpoint = open_checkpoint(make_gguf(metadata=wanted)[1])
+    settings = json.loads(checkpoint.tokenizer_files["generation_config.json"])
+    assert {key: settings.get(key) for key in ("temperature", "top_k", "min_p")} == {
+        "temperature": 0.6,
+        "top_k": 20,
+        "min_p": None,
+    }
+    with pytest.raises(CheckpointError, match="top_p is 7"):
+        open_checkpoint(make_gguf(metadata={"general.sampling.top_p": 7.0})[1])
+    told = open_checkpoint(make_gguf(metadata={"general.sampling.mirostat": 2})[1]).warnings
+    assert "general.sampling.mirostat: not read" in told[0]

@@ -1,5 +1,6 @@
 """A GGUF file as a checkpoint: configuration from its metadata, tensors under their Hugging Face names."""
 
+import json
 import re
 from collections.abc import Iterator
 from dataclasses import replace
@@ -22,7 +23,7 @@ from .registry import find_family, read_architecture
 from .split import read_all_parts
 from .tensor import GgufTensor, entry_of, rows_of
 from .tokens import special_ids
-from .unread import require_all_read
+from .unread import require_all_read, sampling_settings
 
 
 @gc_paused()
@@ -40,13 +41,17 @@ def open_gguf(path: Path) -> Checkpoint:
     ids = special_ids(file.metadata)
     tensors = _tensors(file, family, keys, _name_table(keys.architecture, family, config, path))
     told = require_all_read(keys)
+    sampling = sampling_settings(file.metadata, path)
+    files = gguf_tokenizer_files(file.metadata, str(path))
+    if sampling:
+        files["generation_config.json"] = json.dumps({**ids, **sampling}, indent=1).encode()
     return Checkpoint(
         name=str(file.metadata.get("general.name") or path.stem),
         format="gguf",
         config={**config, **ids},
-        generation_config=ids,
+        generation_config={**ids, **sampling},
         tensors=tensors,
-        tokenizer_files=gguf_tokenizer_files(file.metadata, str(path)),
+        tokenizer_files=files,
         files=paths,
         licence=_text_or_none(file.metadata.get("general.license")),
         warnings=tuple(told),
