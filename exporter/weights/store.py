@@ -65,7 +65,7 @@ class Storage:
         site, config = self.sites.get(weight.name), self.config(weight)
         if site is None or config is None:
             return weight.nbytes
-        scale_bytes = 2 if self.keep is False or isinstance(self.kept_as(weight), str) else 4
+        scale_bytes = 4 if self.is_kept(weight) else 2
         return min(weight.nbytes, site.count * packed_bytes(site.rows, site.inputs, config, scale_bytes))
 
     def config(self, weight: "Weight") -> QuantConfig | None:
@@ -77,6 +77,10 @@ class Storage:
         from quantizer.allocation.candidates import config_for
 
         return config_for(site, self.recipe) if site and self.recipe else None
+
+    def is_kept(self, weight: "Weight") -> bool:
+        """Whether a weight takes the checkpoint's own codes."""
+        return self.keep and weight.name in self.sites and not isinstance(self.kept_as(weight), str)
 
     def kept_as(self, weight: "Weight") -> Scheme | str:
         """How the codes of a matrix would be kept, by the first one of its kind, or why they cannot be."""
