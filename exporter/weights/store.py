@@ -3,13 +3,11 @@
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
-from quantizer.allocation.candidates import config_for
 from quantizer.recipe import Recipe
 from quantizer.storage.packing import packed_bytes
 from quantizer.storage.scheme import QuantConfig, Scheme
 from runtime.bundle.manifest import Calibration, Quantization, QuantizedTensor
 
-from .expert_stacks import store_kept_stack, store_packed_stack
 from .lossless_repack import common_scheme, repacked_matrix, scale_kind, stack_scheme, with_scales_as
 from .read import weight_pieces
 
@@ -76,6 +74,8 @@ class Storage:
         kept = self.kept_as(weight) if self.keep and site else ""
         if not isinstance(kept, str):
             return QuantConfig(kept)
+        from quantizer.allocation.candidates import config_for
+
         return config_for(site, self.recipe) if site and self.recipe else None
 
     def is_kept(self, weight: "Weight") -> bool:
@@ -132,6 +132,8 @@ class Storage:
             scheme = self.kept_as(weight)
             if isinstance(scheme, str):
                 return scheme
+            from .expert_stacks import store_kept_stack
+
             self._add(weight, store_kept_stack(writer, weight, site, scheme))
             return ""
         matrix = repacked_matrix(weight, site)
@@ -151,10 +153,14 @@ class Storage:
     def _write_packed(self, writer: "WeightsWriter", weight: "Weight", site: "QuantizableWeight") -> bool:
         if self.recipe is None:
             return False
+        from quantizer.allocation.candidates import config_for
+
         from .pack import read_packed
 
         config = config_for(site, self.recipe)
         if site.role == "experts":
+            from .expert_stacks import store_packed_stack
+
             self._add(weight, store_packed_stack(writer, weight, site, config, self.recipe.method))
             return True
         if packed_bytes(site.rows, site.inputs, config, 4) >= weight.nbytes:
