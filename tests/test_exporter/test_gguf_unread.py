@@ -67,8 +67,8 @@ def test_neutral_values_and_facts_about_the_file_are_accepted(make_gguf):
 
 
 def test_keys_of_strangers_are_told(make_gguf):
-    checkpoint = open_checkpoint(make_gguf(metadata={"stranger.key": 1, "general.sampling.temp": 0.5})[1])
-    assert "metadata stranger.key, general.sampling.temp: not read" in checkpoint.warnings[0]
+    checkpoint = open_checkpoint(make_gguf(metadata={"stranger.key": 1, "general.sampling.mirostat_tau": 5.0})[1])
+    assert "metadata stranger.key, general.sampling.mirostat_tau: not read" in checkpoint.warnings[0]
 
 
 def test_a_vocabulary_without_merges_is_refused(make_gguf):
