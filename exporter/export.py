@@ -104,7 +104,9 @@ def export(
     weights = plan_weights(models["prefill"].graph, decoder, described.table, described.tensors)
     storage = plan_storage([model.graph for model in models.values()], weights, decoder.vocab_size, options)
     verifying = _plan_verification(source, checkpoint, options, weights, described)
-    needed = _require_room(output, weights, storage, verifying.memory, on_estimate)
+    others = sum(map(len, checkpoint.tokenizer_files.values()))
+    needed = estimate(weights, storage, verifying.memory, runs=verifying.runs, others=others)
+    _require_room(output, needed, on_estimate)
     with new_bundle(output, overwrite=options.overwrite) as folder:
         weights_hash = _write_files(folder, checkpoint, models, weights, storage, progress)
         manifest = _manifest(checkpoint, described, target, weights, models, storage)
@@ -156,19 +158,11 @@ def _build(described: _Described, target: "Target", kv: str) -> "dict[str, ir.Mo
     return models
 
 
-def _require_room(
-    output: str | Path,
-    weights: "list[Weight]",
-    storage: Storage,
-    verification: int,
-    on_estimate: Callable[[Estimate], None] | None,
-) -> Estimate:
+def _require_room(output: str | Path, needed: Estimate, on_estimate: Callable[[Estimate], None] | None) -> None:
     """What the export will need; told first, and then refused if the disk has less."""
-    needed = estimate(weights, storage, verification)
     if on_estimate:
         on_estimate(needed)
     require_space(output, needed)
-    return needed
 
 
 def _write_files(
@@ -207,7 +201,14 @@ def _plan_verification(
 
         reference = sequence_reference(checkpoint, described.task, described.answer_tokens)
     parameters = manifest.count_parameters(weights)
-    return plan_verification(reference, _method(options), options.target, parameters)
+    beside = 0 if checkpoint.format == "safetensors" else _stacked_parameters(weights)
+    return plan_verification(reference, _method(options), options.target, parameters, beside)
+
+
+def _stacked_parameters(weights: "list[Weight]") -> int:
+    """Of experts that are one tensor each in the checkpoint, and one tensor together in transformers' model."""
+    stacks = [weight for weight in weights if weight.plan.stacked and len(weight.sources) > 1]
+    return manifest.count_parameters(stacks)
 
 
 def _verify(
@@ -255,9 +256,10 @@ def _manifest(
 
 
 def _target(options: ExportOptions) -> "Target":
+    from models.targets.registry import PROVIDERS
     from models.targets.target import Target
 
-    dtype = options.dtype or ("float32" if options.target == "cpu" else "float16")
+    dtype = options.dtype or PROVIDERS[options.target].dtypes[0]
     return Target(options.target, dtype, options.target_ort)
 
 

@@ -4,12 +4,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, get_args
 
+from models.targets.registry import PROVIDERS
 from quantizer.algorithms.registry import DEFAULT, method_names
 from runtime.errors import OptionError
 
 from .verify.choice import Method
 
-Provider = Literal["cpu", "cuda"]
 Layout = Literal["dense", "paged"]
 OnnxRuntime = Literal["1.31", "1.32"]
 Activations = Literal["float32", "float16", "bfloat16"]
@@ -51,7 +51,7 @@ class ExportOptions:
         OptionError: a value that is not supported.
     """
 
-    target: Provider = "cpu"
+    target: str = "cpu"
     target_ort: OnnxRuntime = "1.31"
     dtype: Activations | None = None
     verify: Method = "auto"
@@ -71,7 +71,7 @@ class ExportOptions:
     kv: Layout = "dense"
 
     def __post_init__(self) -> None:
-        _require_one_of("target", self.target, get_args(Provider))
+        _require_one_of("target", self.target, tuple(PROVIDERS))
         _require_one_of("target_ort", self.target_ort, get_args(OnnxRuntime))
         _require_one_of("dtype", self.dtype, (None, *get_args(Activations)))
         _require_one_of("verify", self.verify, get_args(Method))
@@ -86,10 +86,10 @@ class ExportOptions:
         _require_one_of("task", self.task, get_args(Task))
         _require_one_of("pooling", self.pooling, (None, *get_args(Pooling)))
         self._check_task()
-        if self.target == "cuda" and self.verify not in ("auto", "none"):
+        if not PROVIDERS[self.target].runs_here and self.verify not in ("auto", "none"):
             raise OptionError(
-                f"verify: {self.verify} needs a GPU, and graphs for cuda are written without one. Leave verify out; "
-                "verify an export for the CPU, and retarget it (`onnxlm export BUNDLE --target cuda`)."
+                f"verify: {self.verify} needs a GPU, and graphs are written without one. Leave "
+                "verify out; verify an export for the CPU, and retarget it (`onnxlm export BUNDLE --target cuda`)."
             )
         if self.quantize and self.verify == "transformers":
             raise OptionError(

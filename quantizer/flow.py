@@ -51,7 +51,7 @@ class Result:
     @property
     def bits_per_weight(self) -> float:
         """Bits of weights.bin for each parameter of the model, padding included."""
-        return 8 * self.manifest.files[WEIGHTS_NAME].size / self.manifest.architecture.parameters
+        return self.manifest.bits_per_weight
 
 
 def quantize(

@@ -301,6 +301,11 @@ class Manifest:
         states = (port.shape[1:] for port in self.graphs.prefill.inputs if port.role == "past_state")
         return state_bytes([[int(size) for size in shape] for shape in states])
 
+    @property
+    def bits_per_weight(self) -> float:
+        """Bits of weights.bin, padding included, for each parameter of the model."""
+        return 8 * self.files["weights.bin"].size / self.architecture.parameters
+
     def _check_files(self) -> None:
         for name in [*self.files, *(graph.file for graph in self.graphs.present.values())]:
             _require_plain_path(name)
