@@ -8,11 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from quantizer.algorithms.registry import DEFAULT, explain_methods, method_names
 from runtime.cli.interrupt import stopping_promptly
 from runtime.cli.progress import progress
 from runtime.host.memory import peak_memory
 
 if TYPE_CHECKING:
+    from runtime.bundle.manifest import Manifest
+
     from .export import ExportReport
     from .options import ExportOptions
     from .weights.estimate import Estimate
@@ -73,10 +76,10 @@ def _list_families(*, as_json: bool) -> None:
 )
 @click.option(
     "--method",
-    type=click.Choice(["search", "rtn"]),
-    default="search",
+    type=click.Choice(method_names(needs_text=False)),
+    default=DEFAULT,
     show_default=True,
-    help="With --quantize: the best grid of each group, or plain rounding, which is several times as fast.",
+    help=f"With --quantize, how codes are chosen. {explain_methods(method_names(needs_text=False))}",
 )
 @click.option(
     "--requantize",
@@ -106,6 +109,26 @@ def _list_families(*, as_json: bool) -> None:
     expose_value=False,
     help="Print the families that can be exported, and exit.",
 )
+@click.option(
+    "--task",
+    type=click.Choice(["generate", "embed", "score"]),
+    default="generate",
+    show_default=True,
+    help="What the bundle does: text, vectors for search, or scores of pairs and texts.",
+)
+@click.option(
+    "--pooling",
+    type=click.Choice(["lasttoken", "mean", "cls", "max", "mean_sqrt_len_tokens", "weightedmean"]),
+    help="With --task embed, where no modules.json says it.",
+)
+@click.option(
+    "--score-tokens", metavar="YES[,NO]", help="With --task score: tokens whose logits score, where no head does."
+)
+@click.option(
+    "--pair-template",
+    metavar="NAME|FILE",
+    help="With --task score: query and document as one text: qwen3-reranker, or a file with {query} and {document}.",
+)
 @click.option("--overwrite", is_flag=True, help="Replace an existing bundle.")
 @click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
 def export(source: Path, output: Path, kind: str, link_weights: bool, as_json: bool, **options: Any) -> None:
@@ -128,6 +151,8 @@ def export(source: Path, output: Path, kind: str, link_weights: bool, as_json: b
       onnxlm export HuggingFaceTB/SmolLM2-135M-Instruct --revision main -o smol
       onnxlm export ./Llama-3.2-1B-Instruct -o llama-int4 --quantize int4
       onnxlm export ./Llama-3.2-1B-Instruct --lora ./my-adapter -o mine
+      onnxlm export ./Qwen3-Embedding-0.6B --task embed -o embedder
+      onnxlm export ./Qwen3-Reranker-0.6B --task score --score-tokens yes,no --pair-template qwen3-reranker -o reranker
       onnxlm export smol-int4 --target cuda --dtype bfloat16 -o smol-int4-cuda
       onnxlm export smol-int4 --format genai -o smol-genai
       onnxlm export smol-int4 --format transformersjs -o smol-js
@@ -135,6 +160,7 @@ def export(source: Path, output: Path, kind: str, link_weights: bool, as_json: b
     from .options import ExportOptions
 
     options["ignore_keys"], options["ignore_tensors"] = options.pop("ignore_key"), options.pop("ignore_tensor")
+    options["score_tokens"] = tuple((options["score_tokens"] or "").split(",")) if options["score_tokens"] else ()
     if kind == "genai":
         _export_genai(source, output, ExportOptions(**options), link_weights, as_json)
         return
@@ -158,7 +184,8 @@ def _warn_of_chat(folder: Path) -> None:
     from runtime.bundle.bundle import open_bundle
     from runtime.chat.description import chat_warning
 
-    warning = chat_warning(open_bundle(folder))
+    bundle = open_bundle(folder)
+    warning = chat_warning(bundle) if bundle.manifest.task is None else None
     if warning:
         click.echo(f"warning: {warning}", err=True)
 
@@ -229,6 +256,7 @@ def _text(report: "ExportReport") -> str:
     facts = _summary(report)
     lines = [f"{name:24} {size / 1e6:10.2f} MB" for name, size in facts["files"].items()]
     lines.append(f"{facts['parameters'] / 1e6:.1f} M parameters as {facts['dtype']}")
+    lines += _task_lines(report.manifest)
     lines += _code_lines(report)
     disk = sum(facts["files"].values())
     held = f"{disk / 1e9:.2f} GB on disk, {facts['peak_rss_bytes'] / 1e9:.2f} GB of memory at most"
@@ -237,6 +265,17 @@ def _text(report: "ExportReport") -> str:
     seconds = facts["seconds"]
     lines.append(f"exported in {seconds['export']} s, verified in {seconds['verify']} s → {report.folder}")
     return "\n".join(lines)
+
+
+def _task_lines(manifest: "Manifest") -> list[str]:
+    task = manifest.task
+    if task is None:
+        return []
+    if task.kind == "embed":
+        length = "of length 1" if task.normalized else "as they are"
+        return [f"embeddings of {task.width} numbers, {length}, by {' and '.join(task.pooling)}"]
+    labels = f" ({', '.join(task.labels)})" if task.labels else ""
+    return [f"{task.width} score{'s' if task.width > 1 else ''} per text{labels}, shown by {task.activation}"]
 
 
 def _code_lines(report: "ExportReport") -> list[str]:
@@ -256,8 +295,11 @@ def _verification_text(report: "ExportReport") -> str:
     verification = report.manifest.verification
     if verification.method == "none":
         return "not verified"
-    if verification.method == "self-consistency":
+    if report.manifest.task is not None and verification.method == "self-consistency":
+        text = "verified texts alone against texts in a batch only"
+    elif verification.method == "self-consistency":
         text = "verified prefill against decode only (install torch and transformers for an independent reference)"
     else:
         text = f"verified against {'the module itself' if verification.method == 'module' else 'transformers'}"
-    return f"{text}: largest logit difference {verification.max_difference:.1e}"
+    what = "logit " if report.manifest.task is None else ""
+    return f"{text}: largest {what}difference {verification.max_difference:.1e}"

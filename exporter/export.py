@@ -1,7 +1,7 @@
 """Checkpoint in, bundle out: the whole flow on one page."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,7 +12,7 @@ from runtime.bundle.manifest import FORMAT_VERSION, Graphs, Manifest, Producer, 
 from . import manifest
 from .checkpoint import open_checkpoint
 from .checkpoint.source_hash import SourceHash
-from .graph import build_graph
+from .graph import build_graph, build_sequence_graph
 from .manifest import token_warnings
 from .options import ExportOptions
 from .retarget import is_bundle, retarget
@@ -23,17 +23,18 @@ from .weights.estimate import Estimate, estimate, require_space
 from .weights.plan import WEIGHTS_FILE, plan_weights, without_ignored
 from .weights.storage_plan import plan_storage
 from .weights.store import Outcome, Storage
-from .weights.streaming_hash import StreamingHash
 from .weights.tying import tie_head
 
 if TYPE_CHECKING:
     import onnx_ir as ir
 
     from models.decoder.description import Decoder
+    from models.decoder.sequence_output import SequenceOutput
+    from models.decoder.sources import Table
     from models.targets.target import Target
-    from quantizer.storage.weights_file import WeightsWriter
+    from runtime.bundle.sequence_task import SequenceTask
 
-    from .checkpoint import Checkpoint
+    from .checkpoint import Checkpoint, TensorSource
     from .weights.plan import Weight
 
 __all__ = ["ExportOptions", "ExportReport", "Progress", "export"]
@@ -82,34 +83,64 @@ def export(
         VerificationError: the graphs do not compute what the checkpoint computes.
         BundleError: the output exists.
     """
-    from models.families.registry import describe as describe_decoder
-
     options, progress, started = options or ExportOptions(), progress or _silent, time.monotonic()
     if is_bundle(source):
         made = retarget(source, output, options)
         size = sum(entry.size for entry in made.files.values())
         return ExportReport(Path(output), made, time.monotonic() - started, 0.0, Estimate(size, 0))
     checkpoint = open_checkpoint(source, lora=options.lora, revision=options.revision, tokenizer=tokenizer)
-    decoder, table = describe_decoder(checkpoint.config, options.ignore_keys)
-    decoder, tensors = tie_head(decoder, table, without_ignored(checkpoint.tensors, options.ignore_tensors))
     target = _target(options)
-    models = {role: build_graph(decoder, target, role) for role in ("prefill", "decode")}
-    weights = plan_weights(models["prefill"].graph, decoder, table, tensors)
+    described = _describe(checkpoint, options)
+    decoder, models = described.decoder, _build(described, target)
+    weights = plan_weights(models["prefill"].graph, decoder, described.table, described.tensors)
     storage = plan_storage([model.graph for model in models.values()], weights, decoder.vocab_size, options)
-    verifying = _plan_verification(source, checkpoint, options, weights)
+    verifying = _plan_verification(source, checkpoint, options, weights, described)
     needed = _require_room(output, weights, storage, verifying.memory, on_estimate)
     with new_bundle(output, overwrite=options.overwrite) as folder:
         weights_hash = _write_files(folder, checkpoint, models, weights, storage, progress)
-        manifest = _manifest(checkpoint, decoder, target, weights, models, storage)
+        manifest = _manifest(checkpoint, described, target, weights, models, storage)
         exported = time.monotonic()
         verification, notes = _verify(folder, checkpoint, manifest, verifying, progress)
         verified = time.monotonic()
         manifest = replace(manifest, verification=verification)
         manifest = write_manifest(folder, manifest, known={WEIGHTS_FILE: weights_hash})
-    told = token_warnings(checkpoint, manifest.tokens, decoder.vocab_size)
-    warnings = (*checkpoint.warnings, *storage.warnings, *told, *verifying.warnings, *notes)
+    told = token_warnings(checkpoint, manifest.tokens, decoder.vocab_size, generates=described.task is None)
+    warnings = (*checkpoint.warnings, *described.warnings, *storage.warnings, *told, *verifying.warnings, *notes)
     seconds = time.monotonic() - started - (verified - exported)
     return ExportReport(Path(output), manifest, seconds, verified - exported, needed, tuple(storage.outcomes), warnings)
+
+
+@dataclass(frozen=True)
+class _Described:
+    """The model as data, and the tensors it is made of; `output` and `task` of one that reads whole texts."""
+
+    decoder: "Decoder"
+    table: "Table"
+    tensors: "Mapping[str, TensorSource]"
+    output: "SequenceOutput | None" = None
+    task: "SequenceTask | None" = None
+    answer_tokens: tuple[int, int | None] | None = None
+    warnings: tuple[str, ...] = ()
+
+
+def _describe(checkpoint: "Checkpoint", options: ExportOptions) -> _Described:
+    from models.families.registry import describe as describe_decoder
+
+    from .sequence.plan import generation_tensors, plan_sequence
+
+    if options.task != "generate":
+        plan = plan_sequence(checkpoint, options)
+        return _Described(plan.decoder, plan.table, plan.tensors, plan.output, plan.task, plan.answer_tokens)
+    decoder, table = describe_decoder(checkpoint.config, options.ignore_keys)
+    tensors, warnings = generation_tensors(checkpoint)
+    decoder, tensors = tie_head(decoder, table, without_ignored(tensors, options.ignore_tensors))
+    return _Described(decoder, table, tensors, warnings=warnings)
+
+
+def _build(described: _Described, target: "Target") -> "dict[str, ir.Model]":
+    if described.output is not None:
+        return {"prefill": build_sequence_graph(described.decoder, described.output, target)}
+    return {role: build_graph(described.decoder, target, role) for role in ("prefill", "decode")}
 
 
 def _require_room(
@@ -136,39 +167,32 @@ def _write_files(
     progress: Progress,
 ) -> str:
     """Write everything but the manifest, and hash the source meanwhile; the hash of weights.bin."""
+    from quantizer.graph.saving import save_rewritten
     from quantizer.storage.weights_file import WeightsWriter
 
     source_hash = SourceHash(checkpoint)
     done, total = 0, sum(weight.nbytes for weight in weights)
-    path = folder / WEIGHTS_FILE
-    with StreamingHash(path) as follower, WeightsWriter(path, follower.advance) as writer:
+    with WeightsWriter(folder / WEIGHTS_FILE) as writer:
         for weight in weights:
             storage.write(writer, weight)
             done += weight.nbytes
             progress("writing weights", done, total)
-        _write_graphs(folder, models, storage, writer)
+        files = {f"{role}.onnx": model for role, model in models.items()}
+        save_rewritten(files, storage.stored, writer.placed, storage.provider, folder)
         for name, content in checkpoint.tokenizer_files.items():
             (folder / name).write_bytes(content)
     source_hash.wait()
-    return follower.sha256
-
-
-def _write_graphs(folder: Path, models: "dict[str, ir.Model]", storage: Storage, writer: "WeightsWriter") -> None:
-    from quantizer.graph.graphs import save_graph
-    from quantizer.graph.rewrite import rewrite_graph
-    from quantizer.graph.rewrite_experts import rewrite_experts
-
-    level = 4 if storage.provider == "cpu" else 0  # 8-bit products, which ONNX Runtime has for CPUs only
-    for role, model in models.items():
-        rewrite_experts(model.graph, storage.stored, level)
-        rewrite_graph(model.graph, storage.stored, level)
-        save_graph(model, folder / f"{role}.onnx", writer.placed)
+    return writer.sha256
 
 
 def _plan_verification(
-    source: Any, checkpoint: "Checkpoint", options: ExportOptions, weights: "list[Weight]"
+    source: Any, checkpoint: "Checkpoint", options: ExportOptions, weights: "list[Weight]", described: _Described
 ) -> VerificationPlan:
     reference = reference_of(source, checkpoint, options.lora)
+    if described.task is not None:
+        from .sequence.verify import sequence_reference
+
+        reference = sequence_reference(checkpoint, described.task, described.answer_tokens)
     parameters = manifest.count_parameters(weights)
     return plan_verification(reference, _method(options), options.target, parameters)
 
@@ -178,6 +202,10 @@ def _verify(
 ) -> tuple[Verification, list[str]]:
     if not plan.runs:
         return Verification("none", None), []
+    if manifest.task is not None:
+        from .sequence.verify import verify_sequences
+
+        return verify_sequences(folder, manifest, plan.reference, progress)
     stored = checkpoint.path / "tokenizer.json" if checkpoint.path is not None else None
     own = stored is not None and stored.is_file() and stored.read_bytes() == (folder / "tokenizer.json").read_bytes()
     return verify_graphs(folder, manifest, plan.reference, progress, own_tokenizer=own)
@@ -190,12 +218,13 @@ def _method(options: ExportOptions) -> Method:
 
 def _manifest(
     checkpoint: "Checkpoint",
-    decoder: "Decoder",
+    described: _Described,
     target: "Target",
     weights: "list[Weight]",
     models: "dict[str, ir.Model]",
     storage: Storage,
 ) -> Manifest:
+    decoder = described.decoder
     graphs = {role: manifest.describe_graph(model.graph, f"{role}.onnx") for role, model in models.items()}
     return Manifest(
         format_version=FORMAT_VERSION,
@@ -208,6 +237,7 @@ def _manifest(
         source=manifest.describe_source(checkpoint),
         verification=Verification("none", None),
         quantization=storage.quantization(),
+        task=described.task,
     )
 
 

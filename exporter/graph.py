@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     import onnx_ir as ir
 
     from models.decoder.description import Decoder
+    from models.decoder.sequence_output import SequenceOutput
     from models.targets.target import Target
 
 Role = Literal["prefill", "decode"]
@@ -45,6 +46,37 @@ def build_graph(decoder: "Decoder", target: "Target", role: Role) -> "ir.Model":
         pasts[i] = _state_inputs(builder, decoder, i)
     logits, presents = CausalLM(decoder, target)(builder.op, ids, lengths, index, pasts)
     _add_outputs(builder, decoder, target, logits, presents, role)
+    _name_nodes(graph)
+    require_kernels(graph, target)
+    return ir.Model(graph, ir_version=IR_VERSION, producer_name="onnxlm")
+
+
+@gc_paused()
+def build_sequence_graph(decoder: "Decoder", output: "SequenceOutput", target: "Target") -> "ir.Model":
+    """The one graph of an embedding model or a reranker: whole texts, padded on the right, to a row of numbers each.
+
+    Raises:
+        UnsupportedError: a layer cannot read padded texts side by side, or a node has no kernel on the target.
+    """
+    import onnx_ir as ir
+    from onnxscript import GraphBuilder
+
+    from models.blocks.sequence_encoder import SequenceEncoder
+
+    if decoder.recurrent or len(decoder.caching) < len(decoder.layers):
+        kind = "keep a state" if decoder.recurrent else "share keys and values"
+        raise UnsupportedError(
+            f"{decoder.model_type} has layers that {kind}; embeddings and scores are exported of models whose every "
+            "layer has an attention of its own."
+        )
+    graph = ir.Graph([], [], nodes=[], opset_imports={"": OPSET, "com.microsoft": 1}, name=output.role)
+    builder = GraphBuilder(graph)
+    ids = builder.input("input_ids", ir.DataType.INT64, ["batch", "sequence"])
+    seqlens = builder.input("seqlens_k", ir.DataType.INT32, ["batch"])
+    total = builder.input("total_sequence_length", ir.DataType.INT32, [])
+    rows = SequenceEncoder(decoder, output, target)(builder.op, ids, (seqlens, total, None))
+    _describe(rows, ir.DataType.FLOAT, ["batch", output.width(decoder.hidden_size)])
+    builder.add_output(rows, output.role)
     _name_nodes(graph)
     require_kernels(graph, target)
     return ir.Model(graph, ir_version=IR_VERSION, producer_name="onnxlm")
@@ -158,8 +190,10 @@ def _name_outputs(node: "ir.Node") -> None:
     for number, output in enumerate(node.outputs):
         if output.is_graph_output():
             continue
-        # Of the operators used here, only those of this domain have outputs that may be left out.
-        optional_and_unused = number > 0 and not output.uses() and node.domain == "com.microsoft"
+        # Of the operators used here, only those of this domain have outputs that may be left out. Attention keeps its
+        # own, also where no cache is wanted: without them it would hold the scores of all pairs of positions at once.
+        optional = node.domain == "com.microsoft" and node.op_type != "GroupQueryAttention"
+        optional_and_unused = number > 0 and not output.uses() and optional
         output.name = "" if optional_and_unused else f"{node.name}.output_{number}" if number else node.name
 
 

@@ -125,10 +125,10 @@ def _ids(value: Any) -> list[int]:
     return [i for i in (value if isinstance(value, list) else [value]) if type(i) is int and i >= 0]
 
 
-def token_warnings(checkpoint: "Checkpoint", tokens: Tokens, vocab_size: int) -> list[str]:
+def token_warnings(checkpoint: "Checkpoint", tokens: Tokens, vocab_size: int, *, generates: bool = True) -> list[str]:
     """What a user should know of the tokens."""
     told = []
-    if not tokens.eos:
+    if generates and not tokens.eos:
         told.append(
             "nothing ends a generation: neither config.json, generation_config.json nor the tokenizer names an "
             "eos_token_id. Every answer runs to max_tokens; name it in generation_config.json and export again."

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, get_args
 
+from quantizer.algorithms.registry import DEFAULT, method_names
 from runtime.errors import OptionError
 
 from .verify.choice import Method
@@ -12,7 +13,8 @@ Provider = Literal["cpu", "cuda"]
 OnnxRuntime = Literal["1.31", "1.32"]
 Activations = Literal["float32", "float16", "bfloat16"]
 Width = Literal["int4", "int8"]
-Rounding = Literal["search", "rtn"]
+Task = Literal["generate", "embed", "score"]
+Pooling = Literal["lasttoken", "mean", "cls", "max", "mean_sqrt_len_tokens", "weightedmean"]
 
 
 @dataclass(frozen=True)
@@ -33,8 +35,12 @@ class ExportOptions:
         revision: branch, tag or commit of a hub id.
         quantize: pack weights while they are read: "int4" and "int8" are what `onnxlm quantize` does with
             `--preset fast` and `--bits 8`, without a float bundle in between.
-        method: how `quantize` finds codes: "search" for the best grid of each group, or "rtn", rounding to the nearest
-            level of a grid that spans the group: several times as fast, at some quality.
+        method: how `quantize` finds codes: one of the algorithms that need no text, such as "search" for the best grid
+            of each group, or "rtn", several times as fast at some quality.
+        task: what the bundle does: "generate" text, "embed" texts as vectors, or "score" pairs or texts.
+        pooling: of "embed", where the checkpoint has no files that say it, by sentence-transformers' name.
+        score_tokens: of "score" without a classification head: the token that means yes, and the one that means no.
+        pair_template: of "score": how query and document become one text: a known name, a file, or the text itself.
         requantize: turn the codes of a quantized checkpoint into floats instead of keeping them.
 
     Raises:
@@ -51,8 +57,12 @@ class ExportOptions:
     lora: tuple[str | Path, ...] = ()
     revision: str | None = None
     quantize: Width | None = None
-    method: Rounding = "search"
+    method: str = DEFAULT
     requantize: bool = False
+    task: Task = "generate"
+    pooling: Pooling | None = None
+    score_tokens: tuple[str, ...] = ()
+    pair_template: str | None = None
 
     def __post_init__(self) -> None:
         _require_one_of("target", self.target, get_args(Provider))
@@ -60,7 +70,10 @@ class ExportOptions:
         _require_one_of("dtype", self.dtype, (None, *get_args(Activations)))
         _require_one_of("verify", self.verify, get_args(Method))
         _require_one_of("quantize", self.quantize, (None, *get_args(Width)))
-        _require_one_of("method", self.method, get_args(Rounding))
+        _require_one_of("method", self.method, tuple(method_names(needs_text=False)))
+        _require_one_of("task", self.task, get_args(Task))
+        _require_one_of("pooling", self.pooling, (None, *get_args(Pooling)))
+        self._check_task()
         if self.target == "cuda" and self.verify not in ("auto", "none"):
             raise OptionError(
                 f"verify: {self.verify} needs a GPU, and graphs for cuda are written without one. Leave verify out; "
@@ -73,6 +86,15 @@ class ExportOptions:
             )
         if isinstance(self.lora, str | Path):
             raise OptionError(f"lora: give a tuple of folders, such as ({str(self.lora)!r},).")
+
+    def _check_task(self) -> None:
+        for name, task in (("pooling", "embed"), ("score_tokens", "score"), ("pair_template", "score")):
+            if getattr(self, name) and self.task != task:
+                raise OptionError(f"{name} belongs to task {task!r}, and the task is {self.task!r}.")
+        if self.task != "generate" and self.lora:
+            raise OptionError(f"lora: merge the adapter first (PEFT's merge_and_unload), then export for {self.task}.")
+        if self.task != "generate" and self.target_ort != "1.31":
+            raise OptionError(f"target_ort: what it changes is the prefill of prompts, and {self.task} has none.")
 
     def require_no_choices(self) -> None:
         """Refuse whatever a bundle has decided already.

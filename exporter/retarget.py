@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from runtime.bundle.bundle import Bundle, new_bundle, open_bundle, write_manifest
 from runtime.bundle.manifest import MANIFEST_NAME, Graphs, KVCache, Manifest, Verification
 from runtime.bundle.manifest import Target as ManifestTarget
+from runtime.bundle.sequence_task import require_generation
 from runtime.bundle.tensor_specs import DTYPE_BITS
 from runtime.errors import OptionError, UnsupportedError
 
@@ -50,6 +51,7 @@ def retarget(source: str | Path, output: str | Path, options: ExportOptions) -> 
     from quantizer.graph.graphs import load_graphs
 
     bundle = open_bundle(source)
+    require_generation(bundle, "another target (export the checkpoint with --target cuda and --task)")
     target = Target("cuda", options.dtype or "float16")
     _require_possible(bundle, options)
     models = load_graphs(bundle)
@@ -88,7 +90,7 @@ def _require_possible(bundle: Bundle, options: ExportOptions) -> None:
 
 def _write(bundle: Bundle, models: "Models", folder: Path) -> None:
     """Weights one at a time, in the types that the graphs now give them; then the graphs and all other files."""
-    from quantizer.graph.graphs import save_graph
+    from quantizer.graph.saving import save_graph
     from quantizer.storage.weights_file import WeightsWriter, read_tensor
 
     wanted = {name: value.dtype for model in models.models.values() for name, value in model.graph.initializers.items()}
@@ -116,7 +118,7 @@ def _converted(name: str, array: "np.ndarray[Any, Any]", dtype: "ir.DataType") -
 
 def _manifest(old: Manifest, models: "Models", target: "Target") -> Manifest:
     """The old one, with the new types. What was measured was measured in other arithmetic, and is left out."""
-    files = (old.graphs.prefill.file, old.graphs.decode.file)
+    files = [graph.file for graph in old.graphs.present.values()]
     graphs = [describe.describe_graph(models.models[file].graph, file) for file in files]
     operators = {f"{n.domain or 'ai.onnx'}::{n.op_type}" for m in models.models.values() for n in m.graph}
     target_of = ManifestTarget("cuda", target.dtype, old.target.min_onnxruntime, tuple(sorted(operators)))

@@ -13,7 +13,8 @@ if _TYPE_CHECKING:
     from .evaluation.kl import Scores
     from .flow import Result
     from .kv_cache.quality import CacheQuality
-    from .recipe import QuantConfig, Recipe, Scheme
+    from .recipe import Recipe
+    from .storage.scheme import QuantConfig, Scheme
 
 __all__ = [
     "CacheQuality",
@@ -28,10 +29,10 @@ __all__ = [
 ]
 _MODULES = {
     "CacheQuality": ".kv_cache.quality",
-    "QuantConfig": ".recipe",
+    "QuantConfig": ".storage.scheme",
     "Recipe": ".recipe",
     "Result": ".flow",
-    "Scheme": ".recipe",
+    "Scheme": ".storage.scheme",
     "Scores": ".evaluation.kl",
     "evaluate": ".api",
     "quantize": ".api",

@@ -4,10 +4,12 @@ import re
 from dataclasses import dataclass
 
 from runtime.bundle.manifest import Quality
+from runtime.bundle.sequence_task import SequenceQuality
 from runtime.errors import QuantizationError
 
 _FORM = re.compile(r"\s*(\w+)\s*([<>])\s*([0-9.eE+-]+)\s*")
-FIGURES = ("kl", "kl_p99", "top1", "perplexity")
+OF_TEXTS = ("cosine", "cosine_min", "max_difference")  # of embeddings and scores
+FIGURES = ("kl", "kl_p99", "top1", "perplexity", *OF_TEXTS)
 
 
 @dataclass(frozen=True)
@@ -18,7 +20,12 @@ class Gate:
     above: bool
     bound: float
 
-    def check(self, quality: Quality, consequence: str = "") -> None:
+    @property
+    def of_texts(self) -> bool:
+        """Whether it is about embeddings and scores."""
+        return self.figure in OF_TEXTS
+
+    def check(self, quality: Quality | SequenceQuality, consequence: str = "") -> None:
         """Raise QuantizationError if the condition holds; `consequence` is what that means for the caller."""
         value = float(getattr(quality, self.figure))
         if (value > self.bound) if self.above else (value < self.bound):

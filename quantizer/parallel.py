@@ -11,22 +11,22 @@ from typing import Any, TypeVar
 
 from runtime.host.machine import usable_cores
 
-_MOST_THREADS = 8  # beyond, they wait for memory
+_MOST_THREADS = 8  # a guess: no machine with more cores was measured; rounding is bound by memory long before
 
 T = TypeVar("T")
 _LOCAL = threading.local()  # `depth`: how many calls of parallel_map a thread works for
 
 
 def threads() -> int:
-    """How many tasks are under way at once."""
+    """Threads that work on tensors: one a core, at most 8."""
     return min(_MOST_THREADS, usable_cores())
 
 
 def parallel_map(tasks: Iterable[Callable[[], T]], at_once: int | None = None) -> Iterator[T]:
     """Yield the results in order.
 
-    As many tasks are under way as there are cores, or `at_once` where that is less, and one result more is in memory.
-    A task may call this itself: its own tasks run in other threads than those that wait for them.
+    At most `at_once` + 1 tasks are running or done and not yet yielded, by default `threads()` + 1. Fewer than two
+    tasks run in the thread of the caller. A task may call this itself: its own tasks run in other threads.
     """
     most = threads() if at_once is None else min(at_once, threads())
     tasks = iter(tasks)
@@ -50,7 +50,7 @@ def parallel_map(tasks: Iterable[Callable[[], T]], at_once: int | None = None) -
 
 
 class _BlasLimit:
-    """One limit for the whole process, however many threads ask for it: the first sets it, the last lifts it."""
+    """One limit for the whole process: the first thread that enters sets it, the last that leaves lifts it."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -75,7 +75,7 @@ _BLAS_LIMIT = _BlasLimit()
 
 @contextmanager
 def one_blas_thread() -> Iterator[None]:
-    """Each matrix product in the thread that asks for it: the threads of several at once would wait for each other."""
+    """Run each matrix product in the thread that asks for it, so that products of several tasks do not share cores."""
     _BLAS_LIMIT.enter()
     try:
         yield
@@ -92,7 +92,7 @@ def _libraries() -> Any:
 
 @cache
 def _pool(depth: int) -> ThreadPoolExecutor:
-    """One for all tensors: to start threads for each took a tenth of the time of an export."""
+    """One for all calls of a depth: starting threads for each tensor took a tenth of an export of SmolLM2-135M."""
 
     def begin() -> None:
         _LOCAL.depth = depth + 1

@@ -11,13 +11,13 @@ from runtime.bundle import json_codec
 from runtime.errors import QuantizationError
 
 from .algorithms.outlier_channels import find_outlier_channels
-from .algorithms.residual_channels import Index
 from .allocation.budget import Measured, Tried, allocate_bytes, stored_bytes, try_base
 from .allocation.candidates import candidates_of, config_for, schemes_of
 from .calibration.hessians import Hessians
 from .graph.quantizable import QuantizableWeight
-from .recipe import QuantConfig, Recipe
-from .storage.matrix import Floats
+from .recipe import Recipe
+from .storage.matrix import Floats, Index
+from .storage.scheme import QuantConfig
 from .storage.storing import outlier_bytes
 from .storage.weights_file import Layout, read_part, read_tensor
 from .transforms.discover import Structure
@@ -25,10 +25,10 @@ from .transforms.equivalent import EquivalentTransforms
 from .transforms.permute import plan_permutations
 from .transforms.smooth import plan_smoothing
 
-_SMOOTHING = {4: 0.25, 8: 0.5}  # exponents that were best, by bits
-_EMBEDDING_SHARE = (
-    0.1  # how much a tied embedding's rounding looks at the embedding itself rather than at the head's inputs
-)
+_SMOOTHING = {4: 0.25, 8: 0.5}  # exponents by bits that were best on SmolLM2-135M off its grid
+# How much a tied embedding's rounding looks at the embedding itself rather than at the head's inputs. In 4 bits,
+# alone, it costs SmolLM2-135M a KL of 0.021 by GPTQ with this share and 0.182 by the search.
+_EMBEDDING_SHARE = 0.1
 
 
 class Plan:
@@ -150,8 +150,8 @@ class Plan:
         Raises:
             QuantizationError: NaN or infinite weights.
         """
-        array = read_part(tensor, expert) if site.role == "experts" else read_tensor(tensor)
-        weight = np.ascontiguousarray(array.T if site.transposed else array, np.float32)
+        weight = read_part(tensor, expert) if site.role == "experts" else read_tensor(tensor)
+        weight = np.ascontiguousarray(weight.T if site.transposed else weight, np.float32)
         if not np.isfinite(weight).all():
             raise QuantizationError(
                 f"{site.weight}: holds NaN or infinite weights; the source checkpoint is broken. Export a sound one."

@@ -23,6 +23,13 @@ def require_usable(bundle: Bundle, recipe: Recipe, gate: Gate | None) -> None:
         QuantizationError: it is not.
     """
     target = bundle.manifest.target.provider
+    if bundle.manifest.task is not None:
+        _require_usable_for_texts(bundle, recipe, gate)
+    elif gate and gate.of_texts:
+        raise QuantizationError(
+            f"--fail-if {gate.figure}: that is of embeddings and scores; of a model that generates there are "
+            "kl, kl_p99, top1 and perplexity."
+        )
     if bundle.manifest.quantization is not None:
         raise QuantizationError(
             f"{bundle.folder} is quantized already; quantizing twice loses twice. Start from the float bundle."
@@ -39,6 +46,23 @@ def require_usable(bundle: Bundle, recipe: Recipe, gate: Gate | None) -> None:
             f"{bundle.folder} was built for {target}; calibration and evaluation run on the CPU. Quantize a bundle "
             "exported for cpu, or choose a method that needs no text: --preset fast."
         )
+
+
+def _require_usable_for_texts(bundle: Bundle, recipe: Recipe, gate: Gate | None) -> None:
+    """A model that reads whole texts has no next token to measure by, and writes no text to calibrate on."""
+    kind = "an embedding model" if bundle.manifest.task and bundle.manifest.task.kind == "embed" else "a reranker"
+    said = f"{bundle.folder} is of {kind}, "
+    if recipe.kv is not None:
+        raise QuantizationError(f"{said}which keeps no keys and values. Leave out --kv.")
+    if recipe.weighs:
+        raise QuantizationError(
+            f"{said}and budgets are spent by the next token's distribution, which it does not have. Choose --preset "
+            "fast, --bits 8, or --method gptq with --calibration FILE."
+        )
+    if recipe.needs_text and recipe.calibration == "self":
+        raise QuantizationError(f"{said}which writes no text of its own. Give some by --calibration FILE.")
+    if gate and not gate.of_texts:
+        raise QuantizationError(f"--fail-if {gate.figure}: of {kind} cosine, cosine_min and max_difference are known.")
 
 
 def require_text(recipe: Recipe, gate: Gate | None) -> None:

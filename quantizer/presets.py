@@ -16,19 +16,19 @@ from runtime.bundle import json_codec
 from runtime.bundle.bundle import Bundle, open_bundle
 from runtime.errors import QuantizationError
 
-from .algorithms.methods import METHODS
-from .recipe import QuantConfig, Recipe, Scheme, decode_recipe
+from .algorithms.registry import CALIBRATED, DEFAULT, METHODS
+from .recipe import Recipe, decode_recipe
+from .storage.scheme import QuantConfig, Scheme
 
 _READ_TOKENS = 16384  # of a file; text that the model writes itself takes longer
 _RESIDUAL_SHARE = 0.03  # of weights.bin, as 32 inputs of each matrix take: KL fell by 33, 43, 49 % with 1, 3, 6 %
 _EMBEDDING = QuantConfig(Scheme(8, 32, symmetric=True))
-_FAST = Recipe(QuantConfig(Scheme(4, 32)), _EMBEDDING, method="search")
+_FAST = Recipe(QuantConfig(Scheme(4, 32)), _EMBEDDING, method=DEFAULT)
 _CAREFUL = Recipe(
     QuantConfig(Scheme(4, 32, scale_bits=8)),
     QuantConfig(Scheme(8, 32, symmetric=True, scale_bits=8)),
-    method="gptq", permute=True, smoothing=True, polish=2, calibration_tokens=8192,
+    method=CALIBRATED, permute=True, smoothing=True, polish=2, calibration_tokens=8192,
 )  # fmt: skip
-_METHODS = {name: replace(_CAREFUL if method.needs_text else _FAST, method=name) for name, method in METHODS.items()}
 PRESETS = {
     "fast": _FAST,
     "balanced": replace(_CAREFUL, budget=5.0),
@@ -75,7 +75,7 @@ def make_recipe(
     elif budget is not None or not (method or storage.given):
         base = PRESETS["balanced"]
     else:
-        base = _METHODS[method or ("gptq" if storage.residual_channels else "search")]
+        base = _recipe_with(method or (CALIBRATED if storage.residual_channels else DEFAULT))
     if method not in (None, base.method):
         raise QuantizationError(f"preset {preset!r} uses the method {base.method!r}: leave out one of the two.")
     if storage.given and (budget or base.budget):
@@ -106,10 +106,14 @@ def require_effect(given: Mapping[str, Any], recipe: Recipe, *, gate: bool) -> N
     if names and not (recipe.needs_text or recipe.kv or gate):
         raise QuantizationError(
             f"{_flag(names[0])} has no effect: method {recipe.method!r} needs no text. Leave it out, or name what "
-            "reads text: --method gptq, --budget, --preset balanced, --residual-channels, --kv or --fail-if."
+            f"reads text: --method {CALIBRATED}, --budget, --preset balanced, --residual-channels, --kv or --fail-if."
         )
     if "seed" in names and recipe.calibration != "self":
         raise QuantizationError("--seed has no effect: it is of text that the model writes. Leave out --calibration.")
+
+
+def _recipe_with(method: str) -> Recipe:
+    return replace(_CAREFUL if METHODS[method].needs_text else _FAST, method=method)
 
 
 def _flag(name: str) -> str:
@@ -141,7 +145,7 @@ def _recipe_of(bundle: Bundle) -> Recipe:
 
 
 def _stored(base: Recipe, storage: Storage) -> Recipe:
-    old, careful = base.linear.scheme, base.method == "gptq"
+    old, careful = base.linear.scheme, base.needs_text
     bits = old.bits if storage.bits is None else storage.bits
     linear = Scheme(
         bits,

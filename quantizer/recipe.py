@@ -1,15 +1,13 @@
-"""What is stored: bits, group size and grid of one matrix, and the whole recipe of one run."""
+"""The recipe of one run: what is stored how, and how codes are chosen."""
 
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from runtime.bundle import json_codec
 
-from .algorithms.methods import METHODS
+from .algorithms.registry import METHODS, method_names
+from .storage.scheme import QuantConfig
 
-GROUP_SIZES = (16, 32, 64, 128, 256)
-BITS = (4, 8)
-SCALE_BITS = (8, 16)
 # As recipes of bundles and files called these before.
 _EARLIER = {
     "table": "embedding",
@@ -17,64 +15,6 @@ _EARLIER = {
     "outlier_share": "residual_share",
     "outliers": "residual_channels",
 }
-
-
-@dataclass(frozen=True)
-class Scheme:
-    """How a matrix `[N, K]` is stored: each row in groups of `group_size` inputs, each group with its own scale.
-
-    Symmetric groups have no zero point: their grid is `-2**(bits-1) … 2**(bits-1)-1` times the scale, which may be
-    negative, so that the group's largest weight sits on the longer side. Asymmetric groups store a zero point each.
-    Scales of 8 bits are multiples of a step that each row has; 16 stands for a float type, whichever suits.
-    """
-
-    bits: int
-    group_size: int = 32
-    symmetric: bool = False
-    scale_bits: int = 16
-
-    def __post_init__(self) -> None:
-        if self.bits not in BITS:
-            raise ValueError(f"bits: {self.bits} is not supported; choose one of {', '.join(map(str, BITS))}")
-        if self.group_size not in GROUP_SIZES:
-            accepted = ", ".join(map(str, GROUP_SIZES))
-            raise ValueError(f"group_size: {self.group_size} is not supported; choose one of {accepted}")
-        if self.scale_bits not in SCALE_BITS:
-            raise ValueError(f"scale_bits: {self.scale_bits} is not supported; choose 8 or 16")
-
-    @property
-    def levels(self) -> int:
-        """Number of codes of the grid, less one: the largest code."""
-        return int(2**self.bits) - 1
-
-    @property
-    def middle(self) -> int:
-        """The zero point of symmetric groups, and of ONNX Runtime where none is stored."""
-        return int(2 ** (self.bits - 1))
-
-    def groups(self, inputs: int) -> int:
-        """Groups of one row of `inputs` weights; the last one may be short."""
-        return -(-inputs // self.group_size)
-
-
-@dataclass(frozen=True)
-class QuantConfig:
-    """How one matrix is stored.
-
-    Attributes:
-        scheme: of its codes.
-        residual_channels: inputs that get a second code for what the first one loses; a multiple of the group size.
-    """
-
-    scheme: Scheme
-    residual_channels: int = 0
-
-    def __post_init__(self) -> None:
-        if self.residual_channels < 0 or self.residual_channels % self.scheme.group_size:
-            raise ValueError(
-                f"residual_channels: {self.residual_channels} is not a multiple of the group size "
-                f"{self.scheme.group_size}; the second codes fill whole groups"
-            )
 
 
 @dataclass(frozen=True)
@@ -86,8 +26,7 @@ class Recipe:
         embedding: how the embedding (tied or untied head) is stored: symmetric, for the kernels that share it
             pack zero points differently.
         exclude: patterns (`*`, `?`) of matrices that stay as they are.
-        method: how codes are chosen. "rtn" needs nothing; "search" finds each group's best grid; "gptq" also
-            propagates errors, and needs calibration text.
+        method: how codes are chosen: one of `METHODS`. Those that need text read the Hessian of each matrix's inputs.
         permute: let neighbouring weights absorb the order that suits GPTQ best.
         smoothing: let neighbouring weights absorb a scale that favours inputs that matter.
         polish: rounds of refinement after GPTQ.
@@ -124,12 +63,13 @@ class Recipe:
         residuals = self.residual_channels or self.residual_share is not None
         if not self.needs_text and (self.permute or self.smoothing or self.polish or self.budget or residuals):
             raise ValueError(
-                "permute, smoothing, polish, budget and residual channels need calibration: use method gptq"
+                "permute, smoothing, polish, budget and residual channels need calibration: use method "
+                + " or ".join(method_names(needs_text=True))
             )
         if self.polish < 0 or self.calibration_tokens < 1:
             raise ValueError("polish must be at least 0 and calibration_tokens at least 1")
         if self.budget is not None and not 1 < self.budget < 32:
-            raise ValueError(f"budget: {self.budget} bits per weight; choose a number between 4 and 9")
+            raise ValueError(f"budget: {self.budget} bits per weight; choose a number between 1 and 32, such as 5.0")
         self._check_residual_share()
 
     def _check_residual_share(self) -> None:

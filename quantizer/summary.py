@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from .flow import Result
-from .storage.writer import Outcome
+from .writer import Outcome
 
 
 @dataclass(frozen=True)

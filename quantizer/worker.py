@@ -5,16 +5,16 @@ from dataclasses import dataclass, replace
 import numpy as np
 import onnx_ir as ir
 
-from .algorithms.outlier_channels import OutlierWeights, refit, set_apart
-from .algorithms.registry import NO_RESIDUALS, quantize_matrix
-from .algorithms.residual_channels import Index, effective
+from .algorithms.outlier_channels import refit, set_apart
+from .algorithms.quantize_matrix import quantize_matrix
 from .graph.expert_stacks import quantize_stack
 from .graph.quantizable import QuantizableWeight
 from .plan import Plan
-from .recipe import QuantConfig
-from .storage.matrix import Floats, QuantizedMatrix
+from .storage.matrix import NO_RESIDUALS, Floats, Index, QuantizedMatrix, effective
 from .storage.packing import packed_bytes
 from .storage.resume import Made, ResumeCache
+from .storage.scheme import QuantConfig
+from .storage.stored import OutlierWeights
 from .storage.storing import relative_error, scale_type, scale_type_of
 
 

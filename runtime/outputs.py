@@ -49,15 +49,22 @@ class Completion:
     @property
     def message(self) -> dict[str, Any]:
         """The answer as a message, to go on with: with its thoughts and calls."""
-        message: dict[str, Any] = {"role": "assistant", "content": self.text}
-        if self.reasoning:
-            message["reasoning_content"] = self.reasoning
-        if self.tool_calls:
-            message["tool_calls"] = [
-                {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
-                for call in self.tool_calls
-            ]
-        return message
+        return answer_message(self.text, self.reasoning, self.tool_calls)
+
+
+def answer_message(text: str, reasoning: str, calls: "Sequence[ToolCall]") -> dict[str, Any]:
+    """An answer as a message, to go on with."""
+    message: dict[str, Any] = {"role": "assistant", "content": text}
+    if reasoning:
+        message["reasoning_content"] = reasoning
+    if calls:
+        message["tool_calls"] = [call_message(call.id, call.name, call.arguments) for call in calls]
+    return message
+
+
+def call_message(name: str, function: str, arguments: str) -> dict[str, Any]:
+    """A call as messages carry it: its id, the function, the text of the JSON object of its arguments."""
+    return {"id": name, "type": "function", "function": {"name": function, "arguments": arguments}}
 
 
 def complete(answer: RequestState, deltas: Sequence[OutputDelta]) -> Completion:

@@ -51,6 +51,19 @@ class Browser:
     def complaints(self) -> list[str]:
         return [entry["message"] for entry in self._post("/se/log", type="browser")]
 
+    def fresh(self) -> None:
+        """A window of its own, and nothing that earlier ones left in storage."""
+        (old,) = self._http.get(f"{self._session}/window/handles").json()["value"]
+        handle = self._post("/window/new", type="tab")["handle"]
+        self._post("/window", handle=old)
+        self.devtools("Storage.clearDataForOrigin", origin="*", storageTypes="local_storage")
+        self._http.delete(f"{self._session}/window").raise_for_status()
+        self._post("/window", handle=handle)
+        self._post("/window/rect", width=1200, height=800)
+
+    def devtools(self, command: str, **params: object) -> object:
+        return self._post("/goog/cdp/execute", cmd=command, params=params)
+
     def resize(self, width: int, height: int) -> None:
         self._post("/window/rect", width=width, height=height)
 

@@ -171,10 +171,11 @@ class Checkpoint:
         if not self.files:
             return None
         with ThreadPoolExecutor(max_workers=4) as pool:
-            digests = sorted(pool.map(_file_sha256, self.files))
+            digests = sorted(pool.map(file_sha256, self.files))
         return digests[0] if len(digests) == 1 else hashlib.sha256("\n".join(digests).encode()).hexdigest()
 
 
-def _file_sha256(path: Path) -> str:
+def file_sha256(path: Path) -> str:
+    """Hash of one file, read in pieces."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()

@@ -32,8 +32,8 @@ BASE_PREFIX = {
 COMPUTED = re.compile(
     r"(\.rotary_emb\.(inv_freq|original_inv_freq|cos_cached|sin_cached)|(^|\.)position_ids"
     r"|\.attn\.(masked_)?bias|\.attention\.(masked_)?bias)$"
-    # Other heads than that of the language model: of rewards, values and classes, and of further tokens.
-    r"|^mtp\.|^v_head\.|^(model\.)?score\.(weight|bias)$|^value_head\.|^reward_head\."
+    # Other heads than that of the language model: of rewards, values and further tokens. One of classes is kept.
+    r"|^mtp\.|^v_head\.|^value_head\.|^reward_head\."
 )
 
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from runtime.bundle.bundle import Bundle, new_bundle, open_bundle
 from runtime.bundle.manifest import MANIFEST_NAME
+from runtime.bundle.sequence_task import require_generation
 
 from ..options import ExportOptions
 from ..weights.plan import WEIGHTS_FILE
@@ -78,6 +79,7 @@ def export_genai(
 
 
 def _write(bundle: Bundle, output: Path, options: ExportOptions, link_weights: bool) -> GenaiReport:
+    require_generation(bundle, "a folder for onnxruntime-genai")
     config = genai_config(bundle.manifest)
     with new_bundle(output, overwrite=options.overwrite, marker=CONFIG_FILE) as folder:
         linked = _provide(bundle.path(WEIGHTS_FILE), folder / WEIGHTS_FILE, link_weights)

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from runtime.bundle.bundle import Bundle, new_bundle, open_bundle
+from runtime.bundle.sequence_task import require_generation
 from runtime.errors import UnsupportedError
 
 from ..genai.check import check_genai_graph
@@ -66,6 +67,7 @@ def export_transformersjs(
         VerificationError: the graph does not compute what the bundle's does.
     """
     bundle = open_bundle(source)
+    require_generation(bundle, "a folder for transformers.js")
     if bundle.manifest.target.provider != "cpu":
         raise UnsupportedError(f"{source}: is for {bundle.manifest.target.provider}; give a bundle for the CPU.")
     name = graph_name(bundle.manifest)

@@ -15,8 +15,8 @@ from .pack import read_packed_stack, relative_loss
 
 if TYPE_CHECKING:
     from quantizer.graph.quantizable import QuantizableWeight
-    from quantizer.graph.rewrite import StoredMatrix
-    from quantizer.recipe import QuantConfig, Scheme
+    from quantizer.storage.scheme import QuantConfig, Scheme
+    from quantizer.storage.stored import StoredMatrix
     from quantizer.storage.weights_file import WeightsWriter
     from runtime.bundle.manifest import QuantizedTensor
 

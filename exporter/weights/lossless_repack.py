@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from quantizer.recipe import GROUP_SIZES, Scheme
 from quantizer.storage.matrix import QuantizedMatrix
+from quantizer.storage.scheme import GROUP_SIZES, Scheme
 from runtime.errors import CheckpointError
 
 from .plan import as_out_in

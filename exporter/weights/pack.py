@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from quantizer.algorithms.registry import quantize_matrix
+from quantizer.algorithms.quantize_matrix import quantize_matrix
 from quantizer.parallel import parallel_map
 from quantizer.storage.matrix import QuantizedMatrix
 from quantizer.storage.storing import scale_type_of
@@ -19,7 +19,7 @@ from .stacks import slices
 
 if TYPE_CHECKING:
     from quantizer.graph.quantizable import QuantizableWeight
-    from quantizer.recipe import QuantConfig
+    from quantizer.storage.scheme import QuantConfig
 
     from .plan import Weight
 

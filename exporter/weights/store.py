@@ -4,8 +4,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 from quantizer.allocation.candidates import config_for
-from quantizer.recipe import QuantConfig, Recipe, Scheme
+from quantizer.recipe import Recipe
 from quantizer.storage.packing import packed_bytes
+from quantizer.storage.scheme import QuantConfig, Scheme
 from runtime.bundle.manifest import Calibration, Quantization, QuantizedTensor
 
 from .expert_stacks import store_kept_stack, store_packed_stack
@@ -14,7 +15,7 @@ from .read import weight_pieces
 
 if TYPE_CHECKING:
     from quantizer.graph.quantizable import QuantizableWeight
-    from quantizer.graph.rewrite import StoredMatrix
+    from quantizer.storage.stored import StoredMatrix
     from quantizer.storage.weights_file import WeightsWriter
 
     from .plan import Weight
@@ -159,7 +160,7 @@ class Storage:
         return True
 
     def _store(self, writer: "WeightsWriter", weight: "Weight", matrix: Any, kind: Any, error: float) -> None:
-        from quantizer.algorithms.registry import NO_RESIDUALS
+        from quantizer.storage.matrix import NO_RESIDUALS
         from quantizer.storage.storing import store_codes
 
         self._add(weight, store_codes(writer, weight.name, matrix, NO_RESIDUALS, kind, error))

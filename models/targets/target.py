@@ -8,7 +8,7 @@ from .kernels import has_kernel
 
 @dataclass(frozen=True)
 class Target:
-    """CPU graphs compute in float32; CUDA graphs in float16 or bfloat16, as its attention kernel has no float32.
+    """CPU graphs compute in float32 or float16; CUDA graphs in float16 or bfloat16: its attention has no float32.
 
     From ONNX Runtime 1.32 on, attention takes chunks of several sequences at once: prefill then has query_seqlens.
     """

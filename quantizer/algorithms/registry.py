@@ -1,55 +1,41 @@
-"""One matrix, by the recipe: from float weights to codes, in slices of rows on all cores."""
+"""The registry of algorithms: a row here, and a file beside it with a function `quantize_rows`.
 
-from functools import partial
-from importlib import import_module
+Nothing is imported before it is used, so that recipes and command lines can ask for the names.
+"""
 
-import numpy as np
-import numpy.typing as npt
-
-from ..parallel import parallel_map
-from ..recipe import QuantConfig
-from ..storage.matrix import Floats, QuantizedMatrix, join
-from ..storage.scales import plan_scales, rows_of
-from .hessian import Hessian, InputStatistics
-from .methods import METHODS
-from .residual_channels import Index, extend
-
-_ROWS = 1024  # that a thread takes at a time; rows do not know of each other, and an embedding has many
-NO_RESIDUALS: Index = np.zeros(0, np.int64)
+from collections.abc import Iterable
+from dataclasses import dataclass
 
 
-def quantize_matrix(
-    weight: Floats,
-    hessian: Hessian | Floats | None,
-    config: QuantConfig,
-    method: str,
-    kind: npt.DTypeLike,
-    polishing: int = 0,
-) -> tuple[QuantizedMatrix, Index]:
-    """Quantize `weight` `[N, K]`; return its codes and the inputs that it repeats as residual-coded channels.
+@dataclass(frozen=True)
+class Method:
+    """How codes are chosen.
 
-    The codes are the same for any number of threads, and those of a row whichever rows are beside it.
-
-    Args:
-        weight: float weights.
-        hessian: of the inputs `[K, K]`, shared by the matrices that read the same; None where nothing is known of them.
-        config: how it is stored.
-        method: one of `METHODS`.
-        kind: the float type that scales are stored in where they are not 8-bit multiples of a step.
-        polishing: rounds of refinement after GPTQ.
+    Attributes:
+        module: the file, in this folder.
+        needs_text: whether it asks for the Hessian of a matrix's inputs, which comes from calibration text.
+        help: in a few words.
     """
-    stored = plan_scales(weight, config.scheme, kind)
-    known = hessian if isinstance(hessian, Hessian) or hessian is None else Hessian(hessian)
-    importance, index = np.ones(weight.shape[1], np.float32) if known is None else known.importance, NO_RESIDUALS
-    if METHODS[method].needs_text and known is not None and config.residual_channels:
-        wide = extend(weight, known.values, importance, config)
-        weight, known, importance, index = wide.weight, Hessian(wide.hessian), wide.importance, wide.index
-    inputs = InputStatistics(known, importance, polishing)
-    quantize_rows = import_module(f".{METHODS[method].module}", __package__).quantize_rows
 
-    def slice_of(part: slice) -> QuantizedMatrix:
-        matrix: QuantizedMatrix = quantize_rows(weight[part], config.scheme, rows_of(stored, part), inputs)
-        return matrix
+    module: str
+    needs_text: bool
+    help: str
 
-    parts = (slice(start, start + _ROWS) for start in range(0, len(weight), _ROWS))
-    return join([*parallel_map(partial(slice_of, part) for part in parts)]), index
+
+METHODS = {
+    "rtn": Method("rtn", False, "each weight to the nearest level, fastest"),
+    "search": Method("grid_search", False, "the best grid for each group"),
+    "gptq": Method("gptq", True, "errors passed on to the inputs that follow"),
+}
+# Meant where no method is named: without text, and where only text tells what is wanted.
+DEFAULT, CALIBRATED = "search", "gptq"
+
+
+def method_names(*, needs_text: bool) -> list[str]:
+    """The algorithms that need calibration text, or those that need none."""
+    return [name for name, method in METHODS.items() if method.needs_text is needs_text]
+
+
+def explain_methods(names: Iterable[str] = METHODS) -> str:
+    """A line of help: each algorithm and what it does."""
+    return "; ".join(f"{name}: {METHODS[name].help}" for name in names) + "."

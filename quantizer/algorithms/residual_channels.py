@@ -8,14 +8,12 @@ special: the extended Hessian says that a channel's second column can make up fo
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
-from ..recipe import QuantConfig, Scheme
-from ..storage.matrix import Floats, QuantizedMatrix
+from ..storage.matrix import Floats, Index
+from ..storage.scheme import QuantConfig, Scheme
 from .rtn import lost_by_input
 
-Index = npt.NDArray[np.int64]
-_MAIN_SHARE = 1 / 64  # how much such a channel still counts in the search of its first grid
+_MAIN_SHARE = 1 / 64  # of its importance in the search of its first grid; the second code covers the rest
 
 
 @dataclass(frozen=True)
@@ -64,12 +62,3 @@ def extend(weight: Floats, hessian: Floats, diagonal: Floats, config: QuantConfi
     importance = diagonal[reads]
     importance[chosen] *= np.float32(_MAIN_SHARE)
     return Extended(wide, hessian, importance, index)
-
-
-def effective(matrix: QuantizedMatrix, index: Index) -> Floats:
-    """The weights `[N, inputs]` that an extended matrix multiplies by."""
-    wide = matrix.dequantize()
-    inputs = wide.shape[1] - len(index)
-    weights = np.ascontiguousarray(wide[:, :inputs])
-    np.add.at(weights.T, index, wide[:, inputs:].T)
-    return weights

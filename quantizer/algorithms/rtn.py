@@ -5,12 +5,12 @@ from collections.abc import Iterator
 import numpy as np
 import numpy.typing as npt
 
-from ..recipe import Scheme
 from ..scratch import scratch
 from ..storage.matrix import Codes, Floats, QuantizedMatrix
 from ..storage.scales import Steps, Stored, round_scales, rows_of
+from ..storage.scheme import Scheme
 
-_CHUNK = 1 << 16  # weights per step: temporaries stay in cache, whatever the matrix
+_CHUNK = 1 << 16  # weights per step, for temporaries that stay in cache
 
 
 def quantize_rows(weight: Floats, scheme: Scheme, stored: Stored, _inputs: object) -> QuantizedMatrix:
@@ -18,14 +18,16 @@ def quantize_rows(weight: Floats, scheme: Scheme, stored: Stored, _inputs: objec
     return round_to_nearest(weight, scheme, stored)
 
 
-def round_to_nearest(weight: Floats, scheme: Scheme, stored: Stored = np.float32) -> QuantizedMatrix:
-    """Quantize `weight` `[N, K]`; the scales are rounded as they are `stored` before the codes are chosen."""
+def round_to_nearest(
+    weight: Floats, scheme: Scheme, stored: Stored = np.float32, chunk: int = _CHUNK
+) -> QuantizedMatrix:
+    """Quantize `weight` `[N, K]`, `chunk` weights at a time; scales are rounded as `stored` before codes are chosen."""
     rows, inputs = weight.shape
     groups = scheme.groups(inputs)
     codes = np.empty((rows, inputs), np.uint8)
     scales = np.empty((rows, groups), np.float32)
     zeros = None if scheme.symmetric else np.empty((rows, groups), np.uint8)
-    for part in _row_slices(rows, inputs):
+    for part in _row_slices(rows, inputs, chunk):
         grouped = split_groups(weight[part], scheme.group_size)
         scale, zero = _grid(grouped, scheme, rows_of(stored, part))
         codes[part] = encode(grouped, scale, zero, scheme).reshape(len(grouped), -1)[:, :inputs]
@@ -98,7 +100,7 @@ def _stored(scale: Floats, stored: Stored) -> Floats:
     return np.ascontiguousarray(round_scales(scale.T, stored).T)
 
 
-def _row_slices(rows: int, inputs: int) -> Iterator[slice]:
-    step = max(1, _CHUNK // inputs)
+def _row_slices(rows: int, inputs: int, chunk: int = _CHUNK) -> Iterator[slice]:
+    step = max(1, chunk // inputs)
     for start in range(0, rows, step):
         yield slice(start, min(start + step, rows))

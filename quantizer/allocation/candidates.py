@@ -4,7 +4,8 @@ from collections.abc import Sequence
 
 from ..graph.expert_stacks import experts_config
 from ..graph.quantizable import QuantizableWeight
-from ..recipe import QuantConfig, Recipe, Scheme
+from ..recipe import Recipe
+from ..storage.scheme import QuantConfig, Scheme
 
 _RESIDUALS = {64: (0, 64, 128), 32: (0, 32, 64, 96, 128, 192, 256), 16: (0, 32, 64, 128, 192)}  # by group size
 _LINEAR = [QuantConfig(Scheme(4, size, scale_bits=8), n) for size, counts in _RESIDUALS.items() for n in counts]

@@ -5,10 +5,10 @@ from dataclasses import dataclass
 
 from runtime.errors import QuantizationError
 
-from ..recipe import QuantConfig
+from ..storage.scheme import QuantConfig
 
 _BISECTIONS = 60
-_PRICES = (1e-20, 1e3)  # nats per byte: from all that is offered to nothing but the smallest
+_PRICES = (1e-20, 1e3)  # nats per byte: at one end all candidates are bought, at the other only the smallest
 
 
 @dataclass(frozen=True)

@@ -9,9 +9,8 @@ import numpy as np
 
 from runtime.bundle import json_codec
 
-from ..algorithms.residual_channels import Index
-from ..recipe import Scheme
-from ..storage.matrix import Floats
+from ..storage.matrix import Floats, Index
+from ..storage.scheme import Scheme
 from .budget import Measured
 
 

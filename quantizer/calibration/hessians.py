@@ -25,8 +25,9 @@ from runtime.bundle.bundle import Bundle
 from runtime.errors import QuantizationError
 
 from ..graph.experts import find_experts
-from ..graph.graphs import WEIGHTS_NAME, prefill_graph
+from ..graph.graphs import prefill_graph
 from ..storage.matrix import Floats
+from ..storage.weights_file import WEIGHTS_NAME
 from .expert_hessians import ExpertHessians, Seen
 from .half import is_activation, read_row, to_half
 from .hessian_graph import HESSIAN, SQUARES, add_hessians, add_inputs_of, hessian_bytes

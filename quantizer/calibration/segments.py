@@ -27,6 +27,7 @@ _PROVIDERS = {
     "cpu": ["CPUExecutionProvider"],
     "cuda": ["CUDAExecutionProvider", "CPUExecutionProvider"],
 }
+_POOLED = re.compile(r"(pooling|dense|score|normalize)(\.|$)")
 _LAYER = re.compile(r"\.layers\.(\d+)(\.|$)")
 Arrays = dict[str, npt.NDArray[Any]]
 
@@ -53,6 +54,8 @@ def find_cut(graph: ir.Graph) -> Cut:
         QuantizationError: the graph is not laid out as the exporter lays it out.
     """
     index = next((value for value in graph.inputs if value.name == "logits_index"), None)
+    if index is None and graph.outputs[0].name in ("embeddings", "scores"):
+        return _pooled_cut(graph)
     if index is None:
         raise QuantizationError("prefill graph: no input logits_index, so its head cannot be cut off. Export again.")
     gathered: set[ir.Value] = {index}
@@ -63,6 +66,16 @@ def find_cut(graph: ir.Graph) -> Cut:
                 return Cut(others[0], node.outputs[0], tuple(_borders(graph, gathered)))
             gathered.update(node.outputs)
     raise QuantizationError("prefill graph: nothing is gathered by logits_index, so its head cannot be cut off.")
+
+
+def _pooled_cut(graph: ir.Graph) -> Cut:
+    """Of a graph that reads whole texts: in front of its pooling, whose every value belongs behind the last border."""
+    behind = [node for node in graph if _POOLED.match(node.name or "")]
+    outputs = {value for node in behind for value in node.outputs}
+    before = [v for node in behind for v in node.inputs if v is not None and v.producer() and v not in outputs]
+    if not before:
+        raise QuantizationError("prefill graph: nothing is pooled, so it cannot be cut into layers. Export again.")
+    return Cut(before[0], before[0], tuple(_borders(graph, outputs)))
 
 
 def body(graph: ir.Graph, cut: Cut, first: int, last: int) -> ir.Model:

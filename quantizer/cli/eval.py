@@ -9,12 +9,17 @@ import click
 
 from runtime.cli.interrupt import stopping_promptly
 from runtime.cli.progress import progress as show_progress
+from runtime.errors import QuantizationError
+
+from ..gate import OF_TEXTS
 
 if TYPE_CHECKING:
+    from runtime.bundle.bundle import Bundle
     from runtime.bundle.manifest import Quality
 
     from ..evaluation.kl import Scores
     from ..evaluation.probes import Probe
+    from ..gate import Gate
 
 _RECALL = (256, 1024, 4096)  # tokens of the contexts for recall
 _PATH = click.Path(path_type=Path)
@@ -45,6 +50,8 @@ def evaluate(
 ) -> None:
     """Compare the bundle FOLDER with its reference: KL divergence, agreement and perplexity on a text.
 
+    Embeddings and scores are compared by their cosine similarity, on a text per line.
+
     \b
     Example:
       onnxlm eval smol-int4 --reference smol --text book.txt
@@ -64,6 +71,11 @@ def evaluate(
     gate = parse_gate(fail_if) if fail_if else None
     others = check_report(html, peers)
     ours, theirs = open_bundle(folder), open_bundle(reference)
+    if ours.manifest.task is not None or theirs.manifest.task is not None:
+        _evaluate_texts(ours, theirs, text, gate, html or abilities, as_json)
+        return
+    if gate and gate.of_texts:
+        raise QuantizationError(f"--fail-if {gate.figure}: that is of embeddings and scores. {folder} generates.")
     require_same_model(ours, theirs)
     chosen = text_to_measure(text, theirs, tokens, context)
     with stopping_promptly(), show_progress("evaluating") as progress:
@@ -80,6 +92,33 @@ def evaluate(
         click.echo(json.dumps(asdict(scores) | more, indent=1))
     else:
         _print_figures(quality, chosen.held_out.shape[1], rounding, asked)
+    if gate:
+        gate.check(quality)
+
+
+def _evaluate_texts(
+    ours: "Bundle", theirs: "Bundle", path: Path, gate: "Gate | None", others: object, as_json: bool
+) -> None:
+    """Of embeddings and scores; each line of the file is a text."""
+    from ..evaluation.sequences import measure_sequences, require_same_task
+
+    if others:
+        raise click.UsageError("--html and --abilities are of models that generate text.")
+    if gate and not gate.of_texts:
+        raise QuantizationError(f"--fail-if {gate.figure}: of embeddings and scores there are {', '.join(OF_TEXTS)}.")
+    require_same_task(ours, theirs)
+    try:
+        texts = [line for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
+    except ValueError as error:
+        raise QuantizationError(f"{path}: not UTF-8 text ({error}).") from error
+    with stopping_promptly(), show_progress("evaluating") as progress:
+        quality = measure_sequences(ours, theirs, texts, path.name, progress)
+    if as_json:
+        click.echo(json.dumps(asdict(quality), indent=1))
+    else:
+        click.echo(f"cosine similarity  {quality.cosine:.6f} in the mean, {quality.cosine_min:.6f} at least")
+        click.echo(f"largest difference {quality.max_difference:.6f} of a number")
+        click.echo(f"texts              {quality.texts:,} of {quality.text}")
     if gate:
         gate.check(quality)
 

@@ -17,7 +17,7 @@ from ..calibration.segments import Segment, body, empty_cache_feeds, find_cut, h
 from ..graph.graphs import prefill_graph
 from ..storage.matrix import Floats
 
-_ROWS = 128  # positions whose logits are in memory at once
+_ROWS = 128  # of 49,152 logits in float32, twice: 50 MB
 _BUCKETS = 32
 _LEVEL = "accuracy_level"
 IntArray = npt.NDArray[np.int64]
@@ -58,6 +58,10 @@ class Model:
     """
 
     def __init__(self, bundle: Bundle, *, float_activations: bool = False) -> None:
+        if bundle.manifest.task is not None:
+            raise QuantizationError(
+                f"{bundle.folder} gives no next token: `onnxlm eval` compares its embeddings or scores by their cosine."
+            )
         graph = prefill_graph(bundle)
         if float_activations:
             for node in rounding_nodes(graph):
@@ -80,8 +84,21 @@ class Model:
         return values
 
 
-def evaluate(model: Model, reference: Model, chunks: IntArray, progress: Callable[[int], None] | None = None) -> Scores:
-    """Compare on `chunks` `[chunks, sequence]` of token ids; `progress` is told the positions of each chunk.
+def evaluate(
+    model: Model,
+    reference: Model,
+    chunks: IntArray,
+    progress: Callable[[int], None] | None = None,
+    rows: int = _ROWS,
+) -> Scores:
+    """Compare on `chunks` `[chunks, sequence]` of token ids.
+
+    Args:
+        model: the one that is judged.
+        reference: the one that it was made from.
+        chunks: token ids.
+        progress: is told the positions of each chunk.
+        rows: positions whose logits are in memory at once.
 
     Raises:
         QuantizationError: no text.
@@ -90,7 +107,7 @@ def evaluate(model: Model, reference: Model, chunks: IntArray, progress: Callabl
         raise QuantizationError("the text is empty; give at least a few hundred tokens.")
     parts = []
     for ids in chunks:
-        parts.append(_compare(model, reference, ids))
+        parts.append(_compare(model, reference, ids, rows))
         if progress:
             progress(len(ids))
     return _summarize([np.concatenate(columns) for columns in zip(*parts, strict=True)], chunks.shape)
@@ -101,13 +118,13 @@ def rounding_nodes(graph: ir.Graph) -> list[ir.Node]:
     return [node for node in graph if node.attributes.get_int(_LEVEL, 0) == 4]
 
 
-def _compare(model: Model, reference: Model, ids: IntArray) -> tuple[Floats, ...]:
+def _compare(model: Model, reference: Model, ids: IntArray, at_once: int) -> tuple[Floats, ...]:
     """Per position of one chunk: KL, agreement, log-probability of the next token under both (NaN for the last)."""
     ours, theirs = model.hidden(ids[None])[0], reference.hidden(ids[None])[0]
     following = np.append(ids[1:], -1)
     rows = [
         _compare_rows(model.log_probabilities(ours[part]), reference.log_probabilities(theirs[part]), following[part])
-        for part in _slices(len(ids))
+        for part in _slices(len(ids), at_once)
     ]
     return tuple(np.concatenate(columns) for columns in zip(*rows, strict=True))
 
@@ -141,8 +158,8 @@ def _summarize(columns: list[Floats], shape: tuple[int, ...]) -> Scores:
     )
 
 
-def _slices(count: int) -> Iterator[slice]:
-    return (slice(start, start + _ROWS) for start in range(0, count, _ROWS))
+def _slices(count: int, size: int) -> Iterator[slice]:
+    return (slice(start, start + size) for start in range(0, count, size))
 
 
 def with_log_softmax(model: ir.Model) -> ir.Model:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from runtime.bundle.bundle import Bundle
 from runtime.bundle.manifest import Manifest, QuantizedTensor
 
-from ..graph.graphs import WEIGHTS_NAME
+from ..storage.weights_file import WEIGHTS_NAME
 
 FLOAT = "floating point"
 _LAYER = re.compile(r"\.layers\.(\d+)\.")

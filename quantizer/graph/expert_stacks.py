@@ -17,17 +17,15 @@ import onnx_ir as ir
 
 from runtime.bundle.manifest import QuantizedTensor
 
-from ..algorithms.registry import NO_RESIDUALS
 from ..parallel import parallel_map
-from ..recipe import GROUP_SIZES, QuantConfig, Scheme
-from ..storage.matrix import Floats, QuantizedMatrix, join
+from ..storage.matrix import NO_RESIDUALS, Floats, QuantizedMatrix, join
 from ..storage.packing import PackedMatrix, pack
+from ..storage.scheme import GROUP_SIZES, QuantConfig, Scheme
+from ..storage.stored import StoredMatrix
 from ..storage.storing import store_codes
 from ..storage.unpacking import require_round_trip
-from ..storage.weights_file import WeightsWriter
-from .graphs import WEIGHTS_NAME
+from ..storage.weights_file import WEIGHTS_NAME, WeightsWriter
 from .quantizable import QuantizableWeight
-from .rewrite import StoredMatrix
 
 _LARGEST_GROUP = 128  # that QMoE was tried with
 

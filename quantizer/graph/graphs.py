@@ -8,14 +8,10 @@ import onnx_ir as ir
 from runtime.bundle.bundle import Bundle
 from runtime.errors import ManifestError, QuantizationError
 
-from ..storage.weights_file import Placed
-
-WEIGHTS_NAME = "weights.bin"
-
 
 @dataclass(frozen=True)
 class Graphs:
-    """File name → model, for prefill and decode."""
+    """File name → model, for prefill and decode; a bundle that reads whole texts has the first alone."""
 
     models: dict[str, ir.Model]
 
@@ -44,21 +40,13 @@ def load_graphs(bundle: Bundle) -> Graphs:
     Raises:
         ManifestError: a file is not a readable ONNX graph.
     """
-    names = (bundle.manifest.graphs.prefill.file, bundle.manifest.graphs.decode.file)
+    names = [graph.file for graph in bundle.manifest.graphs.present.values()]
     return Graphs({name: _load(bundle.path(name)) for name in names})
 
 
 def prefill_graph(bundle: Bundle, graphs: Graphs | None = None) -> ir.Graph:
     """The prefill graph of a bundle, of its `graphs` where these are loaded already."""
     return (graphs or load_graphs(bundle)).models[bundle.manifest.graphs.prefill.file].graph
-
-
-def save_graph(model: ir.Model, path: Path, placed: dict[str, Placed]) -> None:
-    """Write a graph whose external initializers lie at `placed` in weights.bin beside it."""
-    for name, value in model.graph.initializers.items():
-        if isinstance(value.const_value, ir.ExternalTensor):
-            value.const_value = placed[name].tensor(WEIGHTS_NAME, path.parent)
-    ir.save(model, path)
 
 
 def add_initializer(graph: ir.Graph, tensor: ir.TensorProtocol) -> ir.Value:

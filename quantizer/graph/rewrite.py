@@ -10,52 +10,15 @@
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 
 import numpy as np
 import onnx_ir as ir
 
-from ..algorithms.residual_channels import Index
-from ..recipe import Scheme
+from ..storage.stored import StoredMatrix
 from .graphs import add_initializer
 from .quantizable import use_of
 
 MICROSOFT = "com.microsoft"
-
-
-@dataclass(frozen=True)
-class StoredOutliers:
-    """Initializers of outlier channels: `channels` int64 `[L]`, `weights` `[L, rows]`, `mask` `[inputs]` of 0 and 1."""
-
-    channels: ir.ExternalTensor
-    weights: ir.ExternalTensor
-    mask: ir.ExternalTensor
-
-
-@dataclass(frozen=True)
-class StoredMatrix:
-    """The initializers of one quantized matrix: uint8 codes, scales in float or float16, zero points or None.
-
-    With `steps` `[rows, 1]`, `scales` are 8-bit multiples of them.
-
-    `residuals` holds `index`, the inputs that are read a second time; None if there are none.
-    """
-
-    scheme: Scheme
-    rows: int
-    inputs: int
-    codes: ir.ExternalTensor
-    scales: ir.ExternalTensor
-    zero_points: ir.ExternalTensor | None
-    residuals: ir.ExternalTensor | None = None
-    index: Index = field(default_factory=lambda: np.zeros(0, np.int64))
-    steps: ir.ExternalTensor | None = None
-    beside: StoredOutliers | None = None
-
-    @property
-    def width(self) -> int:
-        """Inputs, and those that are repeated."""
-        return self.inputs + len(self.index)
 
 
 def rewrite_graph(graph: ir.Graph, stored: Mapping[str, StoredMatrix], accuracy_level: int) -> None:

@@ -10,9 +10,10 @@ from collections.abc import Mapping
 
 import onnx_ir as ir
 
+from ..storage.stored import StoredMatrix
 from .experts import Experts, find_experts
 from .graphs import add_initializer
-from .rewrite import MICROSOFT, StoredMatrix
+from .rewrite import MICROSOFT
 
 _QMOE_INPUTS = 15
 _BIAS_1, _CODES_2, _BIAS_2, _ZEROS_1, _WEIGHTS = 4, 5, 7, 11, 14

@@ -13,15 +13,17 @@ import onnx_ir as ir
 from runtime.bundle.bundle import Bundle, new_bundle, open_bundle, write_manifest
 from runtime.bundle.kv_layout import kv_bytes_per_token
 from runtime.bundle.manifest import Calibration, Graph, KVCache, Manifest
+from runtime.bundle.manifest import Graphs as ManifestGraphs
+from runtime.bundle.sequence_task import require_generation
 from runtime.bundle.tensor_specs import TensorSpec
 from runtime.errors import QuantizationError
 
 from ..calibration.data import Text
-from ..graph.graphs import WEIGHTS_NAME, Graphs, add_initializer, load_graphs, prefill_graph
+from ..graph.graphs import Graphs, add_initializer, load_graphs, prefill_graph
 from ..progress import Progress, silent
+from ..storage.bundle_files import copy_other_files, translated
 from ..storage.matrix import Floats
-from ..storage.weights_file import WeightsWriter
-from ..storage.writer import copy_other_files, translated
+from ..storage.weights_file import WEIGHTS_NAME, WeightsWriter
 from .quality import CacheQuality, compare_caches
 from .rope_pairs import attentions, find_rope_pairs
 from .scales import measure_scales
@@ -77,8 +79,8 @@ def store_cache(bundle: Bundle, bits: Bits, text: Text, progress: Progress) -> M
     scales = measure_scales(bundle, pairs, text.chunks, _LARGEST_CODE[bits], progress)
     for model in graphs.models.values():
         _edit(model.graph, scales, bits)
-    _write(graphs, bundle.folder)
-    return write_manifest(bundle.folder, _describe(bundle.manifest, bits, text))
+    known = {WEIGHTS_NAME: _write(graphs, bundle.folder)}
+    return write_manifest(bundle.folder, _describe(bundle.manifest, bits, text), known=known)
 
 
 def _edit(graph: ir.Graph, scales: dict[str, Floats], bits: Bits) -> None:
@@ -104,8 +106,8 @@ def _edit_attention(graph: ir.Graph, node: ir.Node, scales: dict[str, Floats], b
     node.attributes.add(ir.AttrInt64("kv_cache_bit_width", bits))
 
 
-def _write(graphs: Graphs, folder: Path) -> None:
-    """Add the scales behind the weights in weights.bin, and write both graphs anew."""
+def _write(graphs: Graphs, folder: Path) -> str:
+    """Add the scales behind the weights in weights.bin, and write both graphs anew; return the hash of weights.bin."""
     with WeightsWriter(folder / WEIGHTS_NAME, append=True) as writer:
         for model in graphs.models.values():
             for name, value in model.graph.initializers.items():
@@ -114,6 +116,7 @@ def _write(graphs: Graphs, folder: Path) -> None:
                     value.const_value = placed.tensor(WEIGHTS_NAME, folder)
     for file, model in graphs.models.items():
         ir.save(model, folder / file)
+    return writer.sha256
 
 
 def _describe(manifest: Manifest, bits: Bits, text: Text) -> Manifest:
@@ -125,10 +128,8 @@ def _describe(manifest: Manifest, bits: Bits, text: Text) -> Manifest:
         bits=4 if bits == 4 else None,
         calibration=Calibration(text.name, int(text.chunks.size)),
     )
-    graphs = replace(
-        manifest.graphs,
-        prefill=_with_cache(manifest.graphs.prefill, dtype, bits),
-        decode=_with_cache(manifest.graphs.decode, dtype, bits),
+    graphs = ManifestGraphs(
+        **{phase: _with_cache(graph, dtype, bits) for phase, graph in manifest.graphs.present.items()}
     )
     return replace(manifest, kv_cache=cache, graphs=graphs, quality=None)  # that was measured with the old cache
 
@@ -149,6 +150,7 @@ def require_storable(bundle: Bundle, bits: Bits) -> None:
         QuantizationError: it is not.
     """
     manifest = bundle.manifest
+    require_generation(bundle, "a quantized cache")
     if manifest.kv_cache.dtype not in ("float32", "float16", "bfloat16"):
         raise QuantizationError(
             f"{bundle.folder}: keys and values are {manifest.kv_cache.dtype} already. Start from the bundle before."

@@ -6,11 +6,14 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from ..recipe import Scheme
 from .scales import Steps
+from .scheme import Scheme
 
 Codes = npt.NDArray[np.uint8]
 Floats = npt.NDArray[np.float32]
+_VALUES = 1 << 20  # that are decoded at a time
+Index = npt.NDArray[np.int64]
+NO_RESIDUALS: Index = np.zeros(0, np.int64)
 
 
 @dataclass(frozen=True)
@@ -66,6 +69,19 @@ def join(matrices: Sequence[QuantizedMatrix], axis: int = 0) -> QuantizedMatrix:
         np.concatenate(zeros, axis=axis) if zeros else None,
         Steps(np.concatenate([s.values for s in steps]), steps[0].signed) if steps else None,
     )
+
+
+def effective(matrix: QuantizedMatrix, index: Index) -> Floats:
+    """The weights `[N, inputs]` that an extended matrix multiplies by."""
+    rows, wide = matrix.codes.shape
+    inputs, step = wide - len(index), max(1, _VALUES // wide)
+    weights = np.empty((rows, inputs), np.float32)
+    for start in range(0, rows, step):
+        part = slice(start, start + step)
+        values = matrix.rows(part).dequantize()
+        weights[part] = values[:, :inputs]
+        np.add.at(weights[part].T, index, values[:, inputs:].T)
+    return weights
 
 
 def _spread(per_group: npt.NDArray[np.generic], size: int, inputs: int) -> Floats:

@@ -7,8 +7,8 @@ import numpy as np
 import numpy.typing as npt
 from ml_dtypes import bfloat16
 
-from ..recipe import QuantConfig
 from .matrix import Codes, QuantizedMatrix
+from .scheme import QuantConfig
 
 _STEP_BYTES = 2
 

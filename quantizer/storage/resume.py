@@ -10,10 +10,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ..algorithms.residual_channels import Index
-from ..recipe import QuantConfig, Scheme
-from .matrix import QuantizedMatrix
+from .matrix import Index, QuantizedMatrix
 from .scales import Steps
+from .scheme import QuantConfig, Scheme
 
 Made = tuple[QuantizedMatrix, Index]
 

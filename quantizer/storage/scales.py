@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 from ml_dtypes import bfloat16
 
-from ..recipe import Scheme
+from .scheme import Scheme
 
 Floats = npt.NDArray[np.float32]
 

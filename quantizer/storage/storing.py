@@ -9,16 +9,13 @@ import onnx_ir as ir
 
 from runtime.bundle.manifest import QuantizedTensor
 
-from ..algorithms.outlier_channels import OutlierWeights
-from ..algorithms.residual_channels import Index, effective
-from ..graph.graphs import WEIGHTS_NAME
-from ..graph.rewrite import StoredMatrix, StoredOutliers
 from ..parallel import parallel_map
-from ..recipe import Scheme
-from .matrix import Floats, QuantizedMatrix
+from .matrix import Floats, Index, QuantizedMatrix, effective
 from .packing import pack
+from .scheme import Scheme
+from .stored import OutlierWeights, StoredMatrix, StoredOutliers
 from .unpacking import require_round_trip
-from .weights_file import ALIGNMENT, Placed, WeightsWriter
+from .weights_file import ALIGNMENT, WEIGHTS_NAME, Placed, WeightsWriter
 
 _CHUNK = 1 << 20
 _HALF_RANGE = (2.0**-12, 2.0**15)  # below, even the largest groups would lose precision

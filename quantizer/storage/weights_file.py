@@ -1,7 +1,7 @@
-"""weights.bin: read one tensor at a time, write one tensor at a time."""
+"""weights.bin: read one tensor at a time, write one tensor at a time. Exports and quantized bundles have one writer."""
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +14,9 @@ import onnx_ir as ir
 
 from runtime.errors import BundleError, IntegrityError
 
+from .streaming_hash import StreamingHash
+
+WEIGHTS_NAME = "weights.bin"
 ALIGNMENT = 4096  # a page: what memory mapping needs
 SMALL = 1 << 16  # below this a page of padding would cost more than mapping saves
 SMALL_ALIGNMENT = 64
@@ -52,21 +55,36 @@ class Layout:
 
 
 class WeightsWriter:
-    """Appends arrays to weights.bin, a new one unless told; a name is written once, however many graphs use it."""
+    """Appends arrays to weights.bin; a name is written once, however many graphs use it.
 
-    def __init__(self, path: Path, on_progress: Callable[[int], None] | None = None, *, append: bool = False) -> None:
-        """`on_progress` is told how many bytes of the file are there to be read; `append` goes on behind a file."""
+    Args:
+        path: the file; a new one, or with `append` one that is there.
+        append: go on behind the end of the file.
+    """
+
+    def __init__(self, path: Path, *, append: bool = False) -> None:
         self.placed: dict[str, Placed] = {}
         self.folder = path.parent
         self._path = path
         self._file = path.open("ab" if append else "wb")
-        self._on_progress = on_progress
+        self._hash = StreamingHash(path)
 
     def __enter__(self) -> "WeightsWriter":
+        self._hash.__enter__()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self._file.close()
+        self._hash.__exit__(kind, error, at)
+
+    @property
+    def sha256(self) -> str:
+        """Of the whole file, once the block is left; computed beside the writing.
+
+        Raises:
+            BundleError: the file could not be read.
+        """
+        return self._hash.sha256
 
     def add(self, name: str, array: npt.NDArray[Any], dtype: ir.DataType | None = None) -> Placed:
         """Write `array` at the next aligned offset; `dtype` is given where numpy has no such type (bfloat16)."""
@@ -82,10 +100,9 @@ class WeightsWriter:
         for piece in pieces:
             self._write(np.ascontiguousarray(piece).reshape(-1).view(np.uint8).data)
         assert self._file.tell() == offset + length
-        if self._on_progress:
-            with self._translated():
-                self._file.flush()
-            self._on_progress(offset + length)
+        with self._translated():
+            self._file.flush()
+        self._hash.advance(offset + length)
         self.placed[name] = Placed(name, offset, length, dtype, shape)
         return self.placed[name]
 

@@ -1,11 +1,11 @@
-"""Which weights may absorb each other's changes: read from the graph, never assumed from names.
+"""Which weights may absorb each other's changes. The nodes between them decide, not the names of modules.
 
 1. Norm: gain (and bias) → matrices that read the normed value
 2. Attention: value rows of qkv → GroupQueryAttention → columns of o
 3. Gate: rows of gate_up → Split → activation(gate) · up → columns of down
 4. Stream: the residual stream from the embedding to the head
 
-What is not recognised is simply not in the result: the quantizer then leaves it in its natural order.
+What is not recognised is not in the result: it keeps its order and its scale, at some loss of quality.
 """
 
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ _ACTIVATIONS = ("QuickGelu", "Gelu", "FastGelu", "Silu", "Swish", "Sigmoid", "Re
 
 @dataclass(frozen=True)
 class Norm:
-    """Gain (and bias) `[H]`, and the matrices that read what they scale; nothing else reads it."""
+    """Gain (and bias) `[H]`, and the matrices that read the normed value; nothing else reads that value."""
 
     vectors: tuple[str, ...]
     readers: tuple[str, ...]
@@ -28,7 +28,7 @@ class Norm:
 
 @dataclass(frozen=True)
 class Attention:
-    """qkv `[(heads + 2 kv_heads) · head_dim, H]` and o `[H, heads · head_dim]`."""
+    """qkv `[(heads + 2 kv_heads) · head_dim, H]` and o `[H, heads · head_dim]`, as `[outputs, inputs]`."""
 
     qkv: str
     qkv_bias: str | None
@@ -40,7 +40,7 @@ class Attention:
 
 @dataclass(frozen=True)
 class Gate:
-    """gate_up `[2 · inner, H]`, gate first, and down `[H, inner]`."""
+    """gate_up `[2 · inner, H]`, gate first, and down `[H, inner]`, as `[outputs, inputs]`."""
 
     gate_up: str
     gate_up_bias: str | None

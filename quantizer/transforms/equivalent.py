@@ -5,14 +5,18 @@ what it did before. Permutations, smoothing and the off-grid benchmark are all o
 """
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+
+from runtime.errors import QuantizationError
 
 from ..storage.matrix import Floats
 
 Order = npt.NDArray[np.intp]
 Scale = npt.NDArray[np.float64]
+_VALUES = 1 << 20  # that are scaled at a time
 
 
 @dataclass(frozen=True)
@@ -37,11 +41,7 @@ class Axis:
         """Reorder and scale one axis of an array."""
         if self.order is not None:
             array = np.take(array, self.order, axis=axis)
-        if self.scale is not None:
-            shape = [1] * array.ndim
-            shape[axis] = -1
-            array = (array * self.scale.reshape(shape)).astype(np.float32)
-        return array
+        return array if self.scale is None else _scaled(array, self.scale, axis)
 
     def undo(self, array: Floats, axis: int) -> Floats:
         """The array that `apply` made this one from."""
@@ -56,6 +56,19 @@ class Axis:
         if self.scale is not None:
             hessian = (hessian / np.outer(self.scale, self.scale)).astype(np.float32)
         return hessian
+
+
+def _scaled(array: Floats, scale: Scale, axis: int) -> Floats:
+    """A new array; some rows at a time, for in between it is in double precision."""
+    result = np.empty(array.shape, np.float32)
+    step = max(1, _VALUES // max(1, array[0].size)) if len(array) else 1
+    for start in range(0, len(array), step):
+        part = slice(start, start + step)
+        factors = scale if axis else scale[part]
+        shape = [1] * array.ndim
+        shape[axis] = -1
+        result[part] = array[part] * factors.reshape(shape)
+    return result
 
 
 class EquivalentTransforms:
@@ -96,3 +109,24 @@ class EquivalentTransforms:
 
     def __contains__(self, name: str) -> bool:
         return name in self._outputs or name in self._inputs
+
+
+def not_finite(name: str) -> QuantizationError:
+    """What to raise where the weights of `name` are not all numbers."""
+    return QuantizationError(
+        f"{name}: holds NaN or infinite weights; the source checkpoint is broken. Export a sound one."
+    )
+
+
+def rearranged(
+    name: str, array: npt.NDArray[Any], changes: EquivalentTransforms, *, transposed: bool
+) -> npt.NDArray[Any]:
+    """A float tensor as `changes` make it; `transposed` says that a matrix lies in the file as `[K, N]`."""
+    if array.dtype.kind == "f" and np.isnan(array).any():
+        raise not_finite(name)
+    if name not in changes:
+        return array
+    if array.ndim == 1:
+        return changes.vector(name, array.astype(np.float32)).astype(array.dtype)
+    changed = changes.matrix(name, (array.T if transposed else array).astype(np.float32))
+    return (changed.T if transposed else changed).astype(array.dtype)

@@ -1,7 +1,7 @@
 """Smoothing: inputs that matter are made larger before rounding, and what feeds them smaller. Exact.
 
-After AWQ (Lin et al., 2023, arXiv:2306.00978). The search over exponents of the paper is replaced by one exponent: 0.25
-for 4 bits and 0.5 for 8 were best on every model that was measured.
+After AWQ (Lin et al., 2023, arXiv:2306.00978). The paper searches the exponent of each matrix; here it is 0.25 for 4
+bits and 0.5 for 8, which were best on SmolLM2-135M off its grid: KL 15 % lower than without, in 4 bits.
 """
 
 from collections.abc import Callable

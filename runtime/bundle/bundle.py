@@ -50,7 +50,7 @@ def open_bundle(folder: str | Path, *, verify: bool = False, progress: Callable[
     """
     folder = Path(folder)
     bundle = Bundle(folder, parse_manifest(_read_manifest(folder)))
-    for graph in (bundle.manifest.graphs.prefill, bundle.manifest.graphs.decode):
+    for graph in bundle.manifest.graphs.present.values():
         bundle.path(graph.file)
     for name, entry in bundle.manifest.files.items():
         _check_file(folder, name, entry)

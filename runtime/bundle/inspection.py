@@ -53,7 +53,7 @@ def inspect_bundle(bundle: Bundle) -> Inspection:
     Raises:
         IntegrityError: a graph is no ONNX file, or refers to bytes outside the bundle's files.
     """
-    graphs = {"prefill": bundle.manifest.graphs.prefill, "decode": bundle.manifest.graphs.decode}
+    graphs = bundle.manifest.graphs.present
     outlines = {phase: read_outline(bundle.path(graph.file)) for phase, graph in graphs.items()}
     for phase, outline in outlines.items():
         _check_places(bundle, graphs[phase].file, outline.initializers)

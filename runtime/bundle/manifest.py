@@ -8,7 +8,8 @@ from typing import Any, Literal
 from ..errors import FormatVersionError, ManifestError
 from . import json_codec
 from .kv_layout import kv_bytes_per_token, state_bytes
-from .tensor_specs import DTYPE_BITS, DType, Phase, TensorSpec, check_ports
+from .sequence_task import SequenceTask
+from .tensor_specs import DTYPE_BITS, DType, Phase, TensorSpec, check_ports, check_sequence_ports
 
 __all__ = [
     "DTYPE_BITS",
@@ -111,10 +112,15 @@ class Graph:
 
 @dataclass(frozen=True)
 class Graphs:
-    """The two graphs over the same weights."""
+    """The two graphs over the same weights; one that reads whole texts needs no `decode`."""
 
     prefill: Graph
-    decode: Graph
+    decode: Graph | None = None
+
+    @property
+    def present(self) -> dict[Phase, Graph]:
+        """Those that there are."""
+        return {"prefill": self.prefill} if self.decode is None else {"prefill": self.prefill, "decode": self.decode}
 
 
 @dataclass(frozen=True)
@@ -277,6 +283,7 @@ class Manifest:
     verification: Verification
     quantization: Quantization | None = None
     quality: Quality | None = None
+    task: SequenceTask | None = None
     files: dict[str, FileEntry] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -293,15 +300,19 @@ class Manifest:
         return state_bytes([[int(size) for size in shape] for shape in states])
 
     def _check_files(self) -> None:
-        for name in [*self.files, self.graphs.prefill.file, self.graphs.decode.file]:
+        for name in [*self.files, *(graph.file for graph in self.graphs.present.values())]:
             _require_plain_path(name)
         if len({name.lower() for name in self.files}) < len(self.files):
             raise ValueError("files: two names differ only in case, and would be one file on some systems")
 
     def _check_graphs(self) -> None:
         rows, cache = self.architecture.cache_rows, self.kv_cache
-        phases: tuple[tuple[Phase, Graph], ...] = (("prefill", self.graphs.prefill), ("decode", self.graphs.decode))
-        for phase, graph in phases:
+        if (self.task is None) != (self.graphs.decode is not None):
+            raise ValueError("graphs: decode belongs to a model that generates, and to no other (task)")
+        for phase, graph in self.graphs.present.items():
+            if self.task is not None:
+                check_sequence_ports(graph.inputs, graph.outputs, self.task.output_role, self.task.width)
+                continue
             stored = [(heads, width * cache.stored_bits // DTYPE_BITS[cache.dtype]) for heads, width in rows]
             check_ports(phase, graph.inputs, graph.outputs, stored, cache.dtype, self.architecture.vocab_size)
         expected = kv_bytes_per_token(rows, cache.stored_bits)

@@ -8,7 +8,7 @@ from typing import Literal
 Phase = Literal["prefill", "decode"]
 Role = Literal[
     "input_ids", "seqlens_k", "total_sequence_length", "logits_index", "query_seqlens", "past_key", "past_value",
-    "logits", "present_key", "present_value", "past_state", "present_state",
+    "logits", "present_key", "present_value", "past_state", "present_state", "embeddings", "scores",
 ]  # fmt: skip
 DType = Literal["float32", "float16", "bfloat16", "int64", "int32", "int8", "uint8"]
 DTYPE_BITS: dict[str, int] = {
@@ -85,8 +85,17 @@ def check_ports(
     _check_side(f"graphs.{phase}.outputs", outputs, expected_outputs)
 
 
-def _plain_inputs(phase: Phase, inputs: Sequence[TensorSpec]) -> dict[str, list[Expected]]:
-    sequence: int | str = "sequence" if phase == "prefill" else 1
+def check_sequence_ports(inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], role: Role, width: int) -> None:
+    """Raise ValueError unless these are the ports of a graph that reads whole texts and gives `width` numbers each."""
+    expected: dict[str, list[Expected]] = {role: [Expected(("float32",), ("batch", width))]}
+    _check_side("graphs.prefill.inputs", inputs, _plain_inputs("decode", inputs, width="sequence"))
+    _check_side("graphs.prefill.outputs", outputs, expected)
+
+
+def _plain_inputs(
+    phase: Phase, inputs: Sequence[TensorSpec], width: int | str | None = None
+) -> dict[str, list[Expected]]:
+    sequence = width or ("sequence" if phase == "prefill" else 1)
     plain = {
         "input_ids": Expected(("int64",), ("batch", sequence)),
         "seqlens_k": Expected(("int32",), ("batch",)),

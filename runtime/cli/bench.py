@@ -74,8 +74,10 @@ def bench(
       onnxlm bench smol-int4 --concurrency 1,2,4,8,16
     """
     from ..bundle.bundle import open_bundle
+    from ..bundle.sequence_task import require_generation
 
     opened = open_bundle(bundle)
+    require_generation(opened, "a benchmark of prefill and decode")
     if profile:
         profiles = _measure_profiles(opened, **choices)
         click.echo(json.dumps([asdict(p) for p in profiles], indent=1) if as_json else _profiles_text(profiles))

@@ -2,16 +2,24 @@
 
 import os
 import sys
+import time
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from ..errors import OnnxlmError
+from ..options import SamplingParams
 from .chat_commands import COMMANDS, ChatState, react
 from .conversation import Conversation
 from .streaming import Pace, show
 
+if TYPE_CHECKING:
+    from ..engine.generation import OutputDelta
+
+_TRIAL = 6  # tokens: enough for a first figure, too few to wait for
 _QUOTES = '"""'
 _HISTORY_LINES = 1000
 
@@ -42,17 +50,27 @@ class TerminalChat:
         if words is not None:
             click.echo(words, err=True)
             message, self._state.question = self._state.question or "", None
-        if message:
-            self._answer(message)
+            if not message:
+                return
+        conversation = self._state.conversation
+        if not conversation.waiting_calls:
+            if message:
+                self._answer(lambda: conversation.ask(message))
+            return
+        conversation.add_result(message)
+        if not conversation.waiting_calls:
+            self._answer(conversation.go_on)
 
-    def _answer(self, message: str) -> None:
+    def _answer(self, begin: "Callable[[], Iterator[OutputDelta]]") -> None:
         pace = self._state.pace = Pace()
         try:
-            show(self._state.conversation.ask(message), pace, rendered=self._interactive)
+            show(begin(), pace, rendered=self._interactive)
         except OnnxlmError as error:
-            click.echo(f"Error: {error}\n/reset begins anew.", err=True)
+            click.echo(f"Error: {error}\n/undo forgets the last message, /reset begins anew.", err=True)
             return
         click.echo()
+        for call in self._state.conversation.waiting_calls:
+            click.echo(f"calls {call['function']['name']}({call['function']['arguments']})", err=True)
         if self._state.stats:
             click.echo(pace.line(), err=True)
 
@@ -73,7 +91,8 @@ class TerminalChat:
                 return None if message.strip() == "/exit" else message
 
     def _read_message(self) -> str:
-        line = self._read_line("> ")
+        calls = self._state.conversation.waiting_calls
+        line = self._read_line(f"{calls[0]['function']['name']} returns> " if calls else "> ")
         if not line.lstrip().startswith(_QUOTES):
             return line
         lines = [line.lstrip().removeprefix(_QUOTES)]
@@ -92,8 +111,16 @@ def _banner(conversation: Conversation) -> str:
     size = sum(entry.size for entry in manifest.files.values())
     return (
         f"{model.bundle.folder.resolve().name}: {manifest.architecture.parameters / 1e6:,.0f} M parameters in "
-        f"{size / 1e6:,.0f} MB, {model.engine.core.executor.capacity:,} tokens of context\n/help for help"
+        f"{size / 1e6:,.0f} MB, {model.engine.core.executor.capacity:,} tokens of context, "
+        f"{_speed(conversation):.0f} tokens/s here\n/help for help"
     )
+
+
+def _speed(conversation: Conversation) -> float:
+    """Tokens per second of a few steps from a short prompt."""
+    params = SamplingParams(max_tokens=_TRIAL, temperature=0.0, ignore_eos=True)
+    times = [time.perf_counter() for _ in conversation.llm.stream([0], params)]
+    return (len(times) - 1) / (times[-1] - times[0]) if len(times) > 1 else 0.0
 
 
 def _open_history() -> None:

@@ -90,6 +90,17 @@ def _undo(state: ChatState, _argument: str) -> str:
     return "There is nothing to forget." if question is None else f"Forgotten: {question}"
 
 
+def _tools(state: ChatState, argument: str) -> str:
+    if argument == "none":
+        state.conversation.tools = []
+    elif argument:
+        state.conversation.load_tools(Path(argument))
+    names = [tool["function"]["name"] for tool in state.conversation.tools]
+    if not names:
+        return "The model may call no tools: /tools FILE names some."
+    return f"The model may call: {', '.join(names)}. You type what a call returns."
+
+
 def _save(state: ChatState, argument: str) -> str:
     if not argument:
         return "Name a file: /save chat.json"
@@ -113,6 +124,7 @@ COMMANDS: dict[str, tuple[Callable[[ChatState, str], str], str, str]] = {
     "/stats": (_stats, "/stats", "show the speed of each answer, or stop that"),
     "/retry": (_retry, "/retry", "answer the last message once more"),
     "/undo": (_undo, "/undo", "forget the last message and its answer"),
+    "/tools": (_tools, "/tools [FILE|none]", "show or set the functions that the model may call, as JSON"),
     "/save": (_save, "/save FILE", "write the conversation to a file"),
     "/load": (_load, "/load FILE", "go on with a conversation from a file"),
     "/reset": (_reset, "/reset", "begin anew"),

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from ..bundle.bundle import Bundle
     from ..bundle.inspection import Inspection, Module
     from ..bundle.manifest import Manifest
+    from ..bundle.sequence_task import SequenceTask
 
 
 @click.command()
@@ -50,7 +51,7 @@ def _facts(bundle: "Bundle", inspection: "Inspection") -> dict[str, Any]:
     from ..chat.description import describe_chat
 
     facts: dict[str, Any] = encode(bundle.manifest)
-    facts["chat"] = describe_chat(bundle)
+    facts["chat"] = describe_chat(bundle) if bundle.manifest.task is None else None
     facts["state_bytes"] = bundle.manifest.state_bytes
     facts["bytes"] = sum(entry.size for entry in bundle.manifest.files.values())
     facts["bits_per_weight"] = inspection.bits_per_weight
@@ -67,7 +68,8 @@ def _sections(bundle: "Bundle", inspection: "Inspection", tensors: bool) -> Iter
         listed = ", ".join(f"{count} {name.removeprefix('ai.onnx::')}" for name, count in counts.items())
         yield f"{phase}: {listed}"
     yield _table(_quality_lines(bundle))
-    yield _table(_chat_lines(bundle))
+    if bundle.manifest.task is None:
+        yield _table(_chat_lines(bundle))
 
 
 def _chat_lines(bundle: "Bundle") -> list[tuple[str, ...]]:
@@ -95,9 +97,29 @@ def _model_lines(bundle: "Bundle") -> list[tuple[str, ...]]:
         ("runs on", f"{target.provider} in {target.dtype}, ONNX Runtime ≥ {target.min_onnxruntime}"),
         ("sizes", f"hidden {sizes.hidden_size}, vocabulary {sizes.vocab_size}, context {sizes.context_length}"),
         *(("layers", f"{count} × {kind}") for kind, count in layers.items()),
-        ("KV cache", f"{format_bytes(cache.bytes_per_token)} per token in {cache.dtype}, {full} for a full context"),
+        *(
+            _task_lines(manifest.task)
+            if manifest.task
+            else [("KV cache", f"{format_bytes(cache.bytes_per_token)} per token in {cache.dtype}, {full} in all")]
+        ),
         *_state_lines(manifest),
     ]  # fmt: skip
+
+
+def _task_lines(task: "SequenceTask") -> Iterator[tuple[str, ...]]:
+    """Of a model that reads whole texts."""
+    length = ", of length 1" if task.normalized else ""
+    what = f"a vector of {task.width} numbers{length}" if task.kind == "embed" else f"{task.width} scores"
+    yield ("gives", f"{what} per text of at most {task.max_tokens} tokens, by {' and '.join(task.pooling)}")
+    if task.labels:
+        yield ("labels", ", ".join(task.labels))
+    if task.prompts:
+        yield ("prompts", ", ".join(f"{name}: {text!r}" for name, text in task.prompts.items()))
+    if task.pair_template:
+        yield ("pairs", repr(task.pair_template))
+    if task.quality:
+        found = task.quality
+        yield ("quality", f"cosine {found.cosine:.5f}, at least {found.cosine_min:.5f}: {found.texts} {found.text}")
 
 
 def _state_lines(manifest: "Manifest") -> Iterator[tuple[str, ...]]:

@@ -25,6 +25,8 @@ COMMANDS: dict[str, tuple[str, str, str, str]] = {
     "compare": ("quantizer.cli.compare", "compare", "export", "Put bundles side by side: size, quality, speed."),
     "quantize-kv": ("quantizer.cli.kv", "quantize_kv", "export", "Store a bundle's keys and values in 8 or 4 bits."),
     "run": ("runtime.cli.run", "run", "cpu", "Generate text, or chat in the terminal."),
+    "embed": ("runtime.cli.embed", "embed", "cpu", "Print the vectors of texts, for search and comparison."),
+    "rerank": ("runtime.cli.embed", "rerank", "cpu", "Sort documents by how well they fit a query."),
     "serve": ("runtime.cli.serve", "serve", "serve", "Serve models to OpenAI's clients over HTTP."),
     "pull": ("exporter.cache_cli", "pull", "export", "Fetch and prepare a model without running it."),
     "cache": ("exporter.cache_cli", "cache", "export", "List or remove prepared models."),

@@ -24,7 +24,7 @@ class MarkdownStream:
 
         self._console = console or Console(highlight=False)
         self._live = Live(console=self._console, transient=True, refresh_per_second=8, vertical_overflow="crop")
-        self._tail = ""
+        self._tail = self._thought = ""
 
     def __enter__(self) -> "MarkdownStream":
         self._live.start()
@@ -32,14 +32,28 @@ class MarkdownStream:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self._live.stop()
+        self._end_thought()
         self._print(self._tail)
         self._tail = ""
 
     def push(self, text: str) -> None:
         """Add a piece."""
+        self._end_thought()
         finished, self._tail = split_blocks(self._tail + text)
         self._print(finished)
         self._live.update(_rendered(self._tail))
+
+    def think(self, text: str) -> None:
+        """Add a piece of the thoughts in front of the text: dim, and as they are."""
+        finished, mark, self._thought = (self._thought + text).rpartition("\n")
+        if mark and finished.strip():
+            self._console.print(_dim(finished))
+        self._live.update(_dim(self._thought))
+
+    def _end_thought(self) -> None:
+        if self._thought.strip():
+            self._console.print(_dim(self._thought))
+        self._thought = ""
 
     def _print(self, text: str) -> None:
         if text.strip():
@@ -59,6 +73,12 @@ def split_blocks(text: str) -> tuple[str, str]:
         elif not bare and line.endswith("\n"):
             cut = place
     return text[:cut], text[cut:]
+
+
+def _dim(text: str) -> "RenderableType":
+    from rich.text import Text
+
+    return Text(text, style="dim italic")
 
 
 def _rendered(text: str) -> "RenderableType":

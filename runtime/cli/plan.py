@@ -40,10 +40,12 @@ def plan(
     """
     from ..advice.plan import make_plan
     from ..bundle.bundle import open_bundle
+    from ..bundle.sequence_task import require_generation
     from ..host.machine import read_bandwidth, usable_cores
     from ..host.memory import available_memory
 
     opened = open_bundle(bundle)
+    require_generation(opened, "a plan of caches and users")
     manifest = opened.manifest
     made = make_plan(
         _stored(opened),

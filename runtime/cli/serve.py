@@ -12,6 +12,7 @@ from .source import bundle_of, name_of
 
 if TYPE_CHECKING:
     from ..client import Model
+    from ..encoder.model import Encoder
     from ..options import EngineOptions
     from ..server.listener import Listener
     from ..server.options import ServerOptions
@@ -49,6 +50,7 @@ def _size(_context: click.Context, _parameter: click.Parameter, value: str | Non
 @click.option(
     "--speculation", default=0, show_default=True, type=click.IntRange(0), help="Tokens drafted from the text."
 )
+@click.option("--no-prepare", is_flag=True, help="Pack no weights in the background for the next start.")
 @click.option("--response-store", default="64MiB", show_default=True, callback=_size, help="For stored /v1/responses.")
 @click.option("--context", type=int, help="Most tokens of one request. [default: the model's context]")
 @click.option("--threads", type=int, help="Threads of one model. [default: the number of cores]")
@@ -75,6 +77,7 @@ def serve(bundles: tuple[str, ...], log_format: str, **options: Any) -> None:
 
     \b
     /v1/chat/completions /v1/responses /v1/completions /v1/models
+    /v1/embeddings /rerank /score /classify, of bundles exported with --task embed or score
     /tokenize /detokenize /health /ready /version /metrics /openapi.json
     and a page to chat at /
 
@@ -85,6 +88,7 @@ def serve(bundles: tuple[str, ...], log_format: str, **options: Any) -> None:
       onnxlm serve SmolLM2-135M-Instruct.gguf
       onnxlm serve smol-int4
       onnxlm serve smol-int4 --host 0.0.0.0 --api-key-file keys.txt --max-concurrency 8 --kv-memory 2GiB
+      onnxlm serve smol-int4 embedder reranker
       onnxlm serve small=smol-int4 large=qwen-int4 --port 8080 --log-format json
     """
     from ..chat.sandbox import start_early
@@ -98,10 +102,10 @@ def serve(bundles: tuple[str, ...], log_format: str, **options: Any) -> None:
         server_options = _server_options(options, loopback=listener.loopback)
         start_early()  # while the models are loaded
         engine_options = _engine_options(options, names)
-        with _models(names, options["provider"], engine_options, templates) as models:
+        with _models(names, options["provider"], engine_options, templates) as (models, encoders):
             from ..server.app import create_app
 
-            app = create_app(models, server_options)
+            app = create_app(models, server_options, encoders)
             if options["metrics_port"] is not None:
                 app.state.service.metrics.listen(options["host"], options["metrics_port"])
             process.run_server(app, listener)
@@ -199,6 +203,7 @@ def _engine_options(options: dict[str, Any], names: dict[str, Path]) -> "EngineO
         prefix_cache=options["prefix_cache"] or 0,
         speculation=options["speculation"],
         threads=options["threads"],
+        prepare=not options["no_prepare"],
     )
 
 
@@ -223,12 +228,22 @@ def _process() -> Any:
 @contextmanager
 def _models(
     names: dict[str, Path], provider: str, options: "EngineOptions", templates: dict[str, Path]
-) -> Iterator[dict[str, "Model"]]:
+) -> Iterator[tuple[dict[str, "Model"], dict[str, "Encoder"]]]:
+    """Models that generate, and those that read whole texts."""
+    from ..bundle.bundle import open_bundle
     from ..client import Model
+    from ..encoder.model import Encoder
 
     with ExitStack() as stack:
-        models = {}
+        models, encoders = {}, {}
         for name, path in names.items():
-            models[name] = Model(path, provider, options, chat_template=templates.get(name))
-            stack.callback(models[name].close)
-        yield models
+            task = open_bundle(path).manifest.task
+            if task is None:
+                models[name] = Model(path, provider, options, chat_template=templates.get(name))
+                stack.callback(models[name].close)
+                continue
+            if templates.get(name):
+                raise OptionError(f"--chat-template: {name} does not chat. Name the models that do: NAME=FILE.")
+            encoders[name] = Encoder(path, task.kind, provider, options)
+            stack.callback(encoders[name].close)
+        yield models, encoders

@@ -5,10 +5,12 @@ import time
 import unicodedata
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TextIO
 
 if TYPE_CHECKING:
     from ..engine.generation import OutputDelta
+
+_Writer = Callable[[str], object]
 
 
 class Pace:
@@ -40,13 +42,16 @@ class Pace:
 def show(deltas: Iterator["OutputDelta"], pace: Pace, *, rendered: bool = False) -> bool:
     """Write the text of `deltas` to standard output as it comes; False if Ctrl-C stopped it, which also cancels it.
 
-    With `rendered`, on a terminal, the text is markdown.
+    With `rendered`, on a terminal, the text is markdown and thoughts are dim; elsewhere thoughts go to standard error.
     """
     try:
-        with _screen(rendered) as write:
+        with _screen(rendered) as (write, think):
             for delta in deltas:
                 pace.take(delta)
-                write(printable(delta.text))
+                if delta.reasoning:
+                    think(printable(delta.reasoning))
+                if delta.text:
+                    write(printable(delta.text))
     except KeyboardInterrupt:
         return False
     finally:
@@ -55,20 +60,23 @@ def show(deltas: Iterator["OutputDelta"], pace: Pace, *, rendered: bool = False)
 
 
 @contextmanager
-def _screen(rendered: bool) -> Iterator[Callable[[str], object]]:
-    """A function that shows text at once."""
+def _screen(rendered: bool) -> Iterator[tuple[_Writer, _Writer]]:
+    """Functions that show text, and thoughts, at once."""
     if rendered and sys.stdout.isatty():
         from .markdown import MarkdownStream
 
         with MarkdownStream() as stream:
-            yield stream.push
+            yield stream.push, stream.think
     else:
-        yield _write
+        yield _writer(sys.stdout), _writer(sys.stderr)
 
 
-def _write(text: str) -> None:
-    sys.stdout.write(text)
-    sys.stdout.flush()
+def _writer(file: TextIO) -> _Writer:
+    def write(text: str) -> None:
+        file.write(text)
+        file.flush()
+
+    return write
 
 
 def printable(text: str) -> str:

@@ -61,7 +61,8 @@ class OnnxExecutor:
         with closing_on_error(device):
             graphs, stream = manifest.graphs, None if device is None else device.stream
             prefill = GraphSession(bundle.folder, graphs.prefill, provider, threads, stream, graph, profile)
-            decode = GraphSession(bundle.folder, graphs.decode, provider, threads, stream) if two_sessions else None
+            other = graphs.decode if two_sessions else None
+            decode = other and GraphSession(bundle.folder, other, provider, threads, stream)
             self._memory = allocate(manifest, slots, context, device, kv_memory)
             self._new_logits = functools.partial(zeros_of, self._memory.transfers, manifest)
             logits = self._new_logits(slots)

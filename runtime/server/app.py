@@ -12,10 +12,13 @@ from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
 from ..client import Model
+from ..encoder.model import Encoder
 from .anthropic.builder import MessageBuilder
 from .anthropic.builder import error_body as anthropic_error
 from .anthropic.count import TokenCount
 from .auth import KeyGuard
+from .encoders import embeddings, ranking
+from .encoders.endpoint import EncoderEndpoint
 from .limits import ConnectionThrottle
 from .ollama.builder import OllamaChatBuilder, generation
 from .ollama.builder import error_body as ollama_error
@@ -35,17 +38,22 @@ from .state import AppState
 from .status import StatusRoutes
 
 
-def create_app(models: Mapping[str, Model], options: ServerOptions | None = None) -> Starlette:
+def create_app(
+    models: Mapping[str, Model],
+    options: ServerOptions | None = None,
+    encoders: Mapping[str, Encoder] | None = None,
+) -> Starlette:
     """An application that serves these models; `app.state.service` is what its routes share.
 
     Args:
         models: by the names that clients use. They stay the caller's, who closes them.
         options: of the server.
+        encoders: models for embeddings and scores, by the names that clients use.
 
     Example:
         >>> app = create_app({"smol": Model("smol-int4", "auto", EngineOptions())})
     """
-    service = AppState(models, options or ServerOptions())
+    service = AppState(models, options or ServerOptions(), encoders)
     status, tokens, page = StatusRoutes(service), TokenRoutes(service), PageRoutes()
     stored = ResponseRoutes(service)
     routes = [
@@ -60,6 +68,7 @@ def create_app(models: Mapping[str, Model], options: ServerOptions | None = None
         Route("/v1/messages", GenerationEndpoint(service, MessageBuilder.of, anthropic_error), methods=["POST"]),
         Route("/v1/messages/count_tokens", TokenCount(service).answer, methods=["POST"]),
         *_ollama_routes(service),
+        *_encoder_routes(service),
         Route("/v1/models", status.models),
         Route("/v1/models/{name:path}", status.model),
         Route("/tokenize", tokens.tokenize, methods=["POST"]),
@@ -92,6 +101,25 @@ def _ollama_routes(service: AppState) -> list[Route]:
         Route("/api/ps", ollama.running),
         Route("/api/show", ollama.show, methods=["POST"]),
         Route("/api/version", ollama.version),
+        Route("/api/embed", EncoderEndpoint(service, embeddings.ollama_embed, ollama_error), methods=["POST"]),
+        Route(
+            "/api/embeddings", EncoderEndpoint(service, embeddings.ollama_embeddings, ollama_error), methods=["POST"]
+        ),
+    ]
+
+
+def _encoder_routes(service: AppState) -> list[Route]:
+    """Rerankers' clients differ in whether they put /v1 in front."""
+    table = {
+        ("/v1/embeddings",): embeddings.embeddings,
+        ("/rerank", "/v1/rerank", "/v2/rerank"): ranking.rerank,
+        ("/score", "/v1/score"): ranking.score,
+        ("/classify", "/v1/classify"): ranking.classify,
+    }
+    return [
+        Route(path, EncoderEndpoint(service, understand), methods=["POST"])
+        for paths, understand in table.items()
+        for path in paths
     ]
 
 

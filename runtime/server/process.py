@@ -39,7 +39,7 @@ class DrainingServer(uvicorn.Server):
         """Listen, and say where."""
         spare_the_collector()
         await super().startup(sockets)
-        _log.info("serving %s at %s", ", ".join(self._service.models), self._service.address)
+        _log.info("serving %s at %s", ", ".join(self._service.names), self._service.address)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """Begin to drain; the second time, end."""

@@ -9,10 +9,13 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TypeVar
 
+from ..bundle.sequence_task import Kind
 from ..chat.answer_plan import AnswerPlanner
 from ..chat.template import ChatTemplate
 from ..client import Model
+from ..encoder.model import Encoder
 from ..errors import ChatTemplateError
+from .encoders.served import ROUTES, ServedEncoder
 from .health import Heartbeat
 from .limits import RequestLimiter
 from .metrics import Metrics
@@ -82,9 +85,13 @@ class AppState:
     Args:
         models: by the names that clients use.
         options: of the server.
+        encoders: models that read whole texts, by the names that clients use.
     """
 
-    def __init__(self, models: Mapping[str, Model], options: ServerOptions) -> None:
+    def __init__(
+        self, models: Mapping[str, Model], options: ServerOptions, encoders: Mapping[str, Encoder] | None = None
+    ) -> None:
+        self.encoders = {name: ServedEncoder(name, encoder) for name, encoder in (encoders or {}).items()}
         self.models = {
             name: ServedModel(name, model, options.tool_fallback, options.reasoning_format)
             for name, model in models.items()
@@ -93,8 +100,10 @@ class AppState:
             served.prepare()
         self.options = options
         engines = {name: model.engine.stats for name, model in models.items()}
+        engines |= {name: served.encoder.engine.stats for name, served in self.encoders.items()}
         self.metrics = Metrics(engines)
         running = sum(model.options.max_concurrency for model in models.values())
+        running += sum(served.encoder.options.max_concurrency for served in self.encoders.values())
         self.admission = RequestLimiter(running + options.max_queue, _BODIES * options.max_body)
         self.heartbeats = {name: Heartbeat(look, options.stall_seconds) for name, look in engines.items()}
         self.responses = ResponseStore(options.response_store)
@@ -110,18 +119,33 @@ class AppState:
         """
         if name is None and len(self.models) == 1:
             return next(iter(self.models.values()))
-        if name is None:
-            raise ApiError(
-                400, f"model: name one of those served here: {', '.join(map(repr, self.models))}.", param="model"
-            )
-        if name not in self.models:
-            raise ApiError(
-                404,
-                f"There is no model {name!r:.80} here; there is {', '.join(map(repr, self.models))}.",
-                code="model_not_found",
-                param="model",
-            )
+        if name in self.encoders:
+            raise _other_kind(name, ROUTES[self.encoders[name].encoder.task.kind])
+        if name is None or name not in self.models:
+            raise _not_found(name, self.models)
         return self.models[name]
+
+    def find_encoder(self, name: str | None, kind: Kind) -> ServedEncoder:
+        """The model of that name that gives embeddings, or scores; without a name, the only one of its kind.
+
+        Raises:
+            ApiError: 404; 400 for a model of another kind, and without a name where there are several.
+        """
+        fitting = {key: served for key, served in self.encoders.items() if served.encoder.task.kind == kind}
+        if name is None and len(fitting) == 1:
+            return next(iter(fitting.values()))
+        if name in fitting:
+            return fitting[name]
+        if name in self.encoders:
+            raise _other_kind(name, ROUTES[self.encoders[name].encoder.task.kind])
+        if name in self.models:
+            raise _other_kind(name, "/v1/chat/completions")
+        raise _not_found(name, fitting)
+
+    @property
+    def names(self) -> list[str]:
+        """Of all models."""
+        return [*self.models, *self.encoders]
 
     def timeout(self, wanted: float | None) -> float | None:
         """Seconds that a request may take: what it asks for, at most what the operator allows."""
@@ -153,7 +177,8 @@ class AppState:
     @property
     def lost(self) -> str | None:
         """Why a model's device computes nothing any more, or None: only a new process can use it again."""
-        found = (served.model.engine.stats().lost for served in self.models.values())
+        engines = [served.model.engine.stats for served in self.models.values()]
+        found = (look().lost for look in [*engines, *(one.encoder.engine.stats for one in self.encoders.values())])
         return next((lost for lost in found if lost is not None), None)
 
     async def watch(self) -> None:
@@ -165,3 +190,15 @@ class AppState:
     def close(self) -> None:
         """End the threads; the models belong to whoever made the service."""
         self._threads.shutdown(wait=False, cancel_futures=True)
+
+
+def _not_found(name: str | None, models: Mapping[str, object]) -> ApiError:
+    known = ", ".join(map(repr, models)) or "none of this kind"
+    if name is None:
+        return ApiError(400, f"model: name one of those served here: {known}.", param="model")
+    words = f"There is no model {name!r:.80} here; there is {known}."
+    return ApiError(404, words, code="model_not_found", param="model")
+
+
+def _other_kind(name: str, routes: str) -> ApiError:
+    return ApiError(400, f"The model {name!r:.80} is of another kind: ask it at {routes}.", param="model")

@@ -6,6 +6,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 
 from ..host.packages import own_version
+from .encoders.served import ServedEncoder
 from .metrics import CONTENT_TYPE, kv_usage
 from .openai.errors import api_error
 from .openai.schema import document
@@ -20,12 +21,14 @@ class StatusRoutes:
 
     async def models(self, request: Request) -> Response:
         """GET /v1/models."""
-        return JSONResponse({"object": "list", "data": [_model(served) for served in self._service.models.values()]})
+        listed: list[ServedModel | ServedEncoder] = [*self._service.models.values(), *self._service.encoders.values()]
+        return JSONResponse({"object": "list", "data": [_model(served) for served in listed]})
 
     async def model(self, request: Request) -> Response:
         """GET /v1/models/{name}."""
         try:
-            return JSONResponse(_model(self._service.find(request.path_params["name"])))
+            name = request.path_params["name"]
+            return JSONResponse(_model(self._service.encoders.get(name) or self._service.find(name)))
         except Exception as error:  # noqa: BLE001  # the border of the request
             return api_error(error).response()
 
@@ -65,7 +68,7 @@ class StatusRoutes:
         return JSONResponse(document(keys=bool(self._service.options.api_keys)))
 
 
-def _model(served: ServedModel) -> dict[str, Any]:
+def _model(served: ServedModel | ServedEncoder) -> dict[str, Any]:
     return {
         "id": served.name,
         "object": "model",

@@ -59,6 +59,24 @@ class Tokenizer:
             raise RequestError(f"The prompt cannot be tokenized: {error}.") from error
         return ids
 
+    def encode_pair(self, first: str, second: str) -> list[int]:
+        """Token ids of two texts joined as this tokenizer joins pairs, special tokens included.
+
+        Raises:
+            RequestError: not texts, or one with half of a surrogate pair.
+        """
+        try:
+            (encoding,) = self._tokenizer.encode_batch_fast([(_only_text(first), _only_text(second))])
+        except Exception as error:  # the library raises bare Exception
+            raise RequestError(f"The pair cannot be tokenized: {error}.") from error
+        ids: list[int] = encoding.ids
+        return ids
+
+    def cut(self, text: str, count: int) -> str:
+        """The text without its last `count` tokens; "" if it has no more."""
+        offsets = self._tokenizer.encode(_only_text(text), add_special_tokens=False).offsets
+        return text[: offsets[-count][0]] if count < len(offsets) else ""
+
     def decode(self, ids: Iterable[int], *, skip_special: bool = True) -> str:
         """The text of these ids; bytes that are not UTF-8 become U+FFFD.
 

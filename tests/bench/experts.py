@@ -17,8 +17,8 @@ import onnxruntime
 from onnx import TensorProto, helper, numpy_helper
 
 from quantizer.algorithms.rtn import round_to_nearest
-from quantizer.recipe import Scheme
 from quantizer.storage.packing import pack
+from quantizer.storage.scheme import Scheme
 
 DOMAIN = "com.microsoft"
 OPERATOR = {"activation_type": "swiglu", "swiglu_fusion": 1, "activation_alpha": 1.0, "activation_beta": 0.0}

@@ -11,8 +11,8 @@ import time
 import numpy as np
 
 from quantizer.algorithms.hessian import Hessian
-from quantizer.algorithms.registry import quantize_matrix
-from quantizer.recipe import QuantConfig, Scheme
+from quantizer.algorithms.quantize_matrix import quantize_matrix
+from quantizer.storage.scheme import QuantConfig, Scheme
 
 
 def main() -> None:

@@ -11,8 +11,8 @@ import sys
 from pathlib import Path
 
 import numpy as np
+from float_copy import Read, write_float_copy
 
-from quantizer.storage.float_copy import Read, write_float_copy
 from quantizer.transforms.discover import Structure
 from quantizer.transforms.equivalent import EquivalentTransforms
 from quantizer.transforms.smooth import scale_gate, scale_norm, scale_values

@@ -13,8 +13,7 @@ from typing import Any
 import numpy as np
 from safetensors.numpy import load_file, save_file
 
-from quantizer.storage.float_copy import rearranged
-from quantizer.transforms.equivalent import Axis, EquivalentTransforms
+from quantizer.transforms.equivalent import Axis, EquivalentTransforms, rearranged
 
 WEIGHTS = "model.safetensors"
 READERS = {

@@ -107,9 +107,9 @@ def test_the_source_is_hashed_beside_the_work(tiny_checkpoint, tmp_path, monkeyp
     from exporter.checkpoint import checkpoint
 
     threads = []
-    digest = checkpoint._file_sha256
+    digest = checkpoint.file_sha256
     record = lambda path: [threads.append(threading.current_thread()), digest(path)][1]  # noqa: E731
-    monkeypatch.setattr(checkpoint, "_file_sha256", record)
+    monkeypatch.setattr(checkpoint, "file_sha256", record)
     report = exporter.export(tiny_checkpoint, tmp_path / "bundle", ExportOptions(verify="none"))
     assert threading.main_thread() not in threads
     assert report.manifest.source.sha256 == digest(tiny_checkpoint / "model.safetensors")

@@ -27,12 +27,18 @@ def add_key(folder, **keys):
 
 @pytest.mark.parametrize(
     "name",
-    ["v_head.summary.weight", "score.weight", "model.layers.0.self_attn.rotary_emb.cos_cached", "model.position_ids"],
+    ["v_head.summary.weight", "model.layers.0.self_attn.rotary_emb.cos_cached", "model.position_ids"],
 )
 def test_harmless_tensors(make_checkpoint, name):
     folder = make_checkpoint()
     add_tensor(folder, name)
     assert name not in open_checkpoint(folder).tensors
+
+
+def test_a_head_of_labels_beside_a_language_model_is_not_used(make_checkpoint, tmp_path):
+    folder = make_checkpoint()
+    add_tensor(folder, "score.weight")
+    export(folder, tmp_path / "out", ExportOptions(verify="none"))
 
 
 def test_tensors_that_the_user_names(make_checkpoint, tmp_path):

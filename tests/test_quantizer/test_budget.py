@@ -10,7 +10,7 @@ from quantizer.evaluation.kl import Model, evaluate
 from quantizer.flow import quantize
 from quantizer.graph.graphs import load_graphs
 from quantizer.presets import make_recipe
-from quantizer.recipe import QuantConfig, Scheme
+from quantizer.storage.scheme import QuantConfig, Scheme
 from quantizer.storage.weights_file import Layout, WeightsWriter, read_tensor
 from runtime.bundle.bundle import open_bundle
 from runtime.errors import QuantizationError

@@ -7,7 +7,7 @@ import pytest
 from quantizer.allocation.candidates import candidates_of, config_for, schemes_of
 from quantizer.graph.quantizable import QuantizableWeight
 from quantizer.presets import Storage, make_recipe
-from quantizer.recipe import GROUP_SIZES
+from quantizer.storage.scheme import GROUP_SIZES
 
 MATRIX = QuantizableWeight("down", "down.weight", "linear", 576, 1536, transposed=True)
 EMBEDDING = QuantizableWeight("embed", "embed.weight", "embedding", 49152, 576, transposed=False)

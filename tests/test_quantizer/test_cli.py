@@ -5,6 +5,7 @@ import json
 import pytest
 from click.testing import CliRunner
 
+import quantizer
 from runtime.cli.main import main
 
 
@@ -49,7 +50,8 @@ def test_eval_prints_figures_and_gates(tiny_bundle, tmp_path):
     (tmp_path / "t.txt").write_text("some text to measure on, " * 30)
     arguments = ["eval", tmp_path / "q", "--reference", tiny_bundle, "--text", tmp_path / "t.txt", "--context", "64"]
     done = CliRunner().invoke(main, [*map(str, arguments), "--json", "--abilities"])
-    assert 0 < json.loads(done.stdout)["kl"] < 0.1
+    figures = quantizer.evaluate(tmp_path / "q", tiny_bundle, tmp_path / "t.txt", context=64)
+    assert json.loads(done.stdout)["kl"] == pytest.approx(figures.kl, rel=1e-6)
     assert {ability["name"] for ability in json.loads(done.stdout)["abilities"]} == {"arithmetic", "copying"}
     assert CliRunner().invoke(main, [*map(str, arguments), "--fail-if", "kl>1e-9"]).exit_code == 1
 

@@ -7,7 +7,8 @@ from quantizer.calibration.data import Text
 from quantizer.evaluation.kl import Model, evaluate
 from quantizer.evaluation.quality import activation_rounding
 from quantizer.flow import quantize
-from quantizer.recipe import QuantConfig, Recipe, Scheme
+from quantizer.recipe import Recipe
+from quantizer.storage.scheme import QuantConfig, Scheme
 from runtime.bundle.bundle import open_bundle
 from runtime.errors import QuantizationError
 
@@ -38,10 +39,9 @@ def test_scores_are_what_they_say(pair):
     assert scores.tokens == 60
 
 
-def test_slices_do_not_show(pair, monkeypatch):
+def test_slices_do_not_show(pair):
     whole = evaluate(*pair, CHUNKS)
-    monkeypatch.setattr("quantizer.evaluation.kl._ROWS", 7)
-    assert evaluate(*pair, CHUNKS).kl == pytest.approx(whole.kl, rel=1e-5)
+    assert evaluate(*pair, CHUNKS, rows=7).kl == pytest.approx(whole.kl, rel=1e-5)
 
 
 def test_rounded_activations_cost_a_part_of_the_whole(pair, tiny_bundle, tmp_path):

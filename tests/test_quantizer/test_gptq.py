@@ -11,9 +11,9 @@ from quantizer.algorithms.gptq import gptq
 from quantizer.algorithms.grid_search import search_matrix
 from quantizer.algorithms.hessian import Hessian
 from quantizer.algorithms.polish import loss, polish
-from quantizer.algorithms.registry import quantize_matrix
+from quantizer.algorithms.quantize_matrix import quantize_matrix
 from quantizer.algorithms.rtn import round_to_nearest
-from quantizer.recipe import QuantConfig, Scheme
+from quantizer.storage.scheme import QuantConfig, Scheme
 
 SCHEMES = [Scheme(4, 32), Scheme(4, 32, symmetric=True), Scheme(4, 64), Scheme(8, 64)]
 
@@ -88,13 +88,12 @@ def test_codes_do_not_depend_on_slices_or_threads(config, monkeypatch):
     weight, hessian = layer(inputs=200, outputs=333)
     whole, _ = quantize_matrix(weight, hessian, config, "gptq", np.float16, 2)
     for rows, threads in ((100, 1), (64, 3), (1, 2)):
-        monkeypatch.setattr("quantizer.algorithms.registry._ROWS", rows)
         monkeypatch.setattr("quantizer.parallel.threads", lambda count=threads: count)
-        sliced, _ = quantize_matrix(weight[:150], hessian, config, "gptq", np.float16, 2)
+        sliced, _ = quantize_matrix(weight[:150], hessian, config, "gptq", np.float16, 2, rows)
         if not config.residual_channels:  # which are chosen for all rows together
             assert np.array_equal(sliced.codes, whole.codes[:150])
             assert np.array_equal(sliced.scales, whole.scales[:150])
-        again, _ = quantize_matrix(weight, hessian, config, "gptq", np.float16, 2)
+        again, _ = quantize_matrix(weight, hessian, config, "gptq", np.float16, 2, rows)
         assert np.array_equal(again.codes, whole.codes)
 
 

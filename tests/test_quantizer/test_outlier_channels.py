@@ -5,17 +5,17 @@ from dataclasses import replace
 import numpy as np
 import onnx_ir as ir
 import pytest
+from float_copy import write_float_copy
 
 from quantizer.algorithms.outlier_channels import find_outlier_channels, refit, set_apart
-from quantizer.algorithms.registry import quantize_matrix
-from quantizer.algorithms.residual_channels import effective
+from quantizer.algorithms.quantize_matrix import quantize_matrix
 from quantizer.calibration.data import split
 from quantizer.evaluation.kl import Model, evaluate
 from quantizer.flow import quantize
 from quantizer.graph.graphs import load_graphs
 from quantizer.presets import make_recipe
-from quantizer.recipe import QuantConfig, Scheme
-from quantizer.storage.float_copy import write_float_copy
+from quantizer.storage.matrix import effective
+from quantizer.storage.scheme import QuantConfig, Scheme
 from quantizer.transforms.equivalent import EquivalentTransforms
 from quantizer.transforms.smooth import scale_norm
 from runtime.bundle.bundle import open_bundle

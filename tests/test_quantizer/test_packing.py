@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 
 from quantizer.algorithms.grid_search import search_matrix
 from quantizer.algorithms.rtn import round_to_nearest
-from quantizer.recipe import BITS, GROUP_SIZES, SCALE_BITS, QuantConfig, Scheme
 from quantizer.storage.matrix import QuantizedMatrix
 from quantizer.storage.packing import pack, packed_bytes
 from quantizer.storage.scales import plan_scales
+from quantizer.storage.scheme import BITS, GROUP_SIZES, SCALE_BITS, QuantConfig, Scheme
 from quantizer.storage.unpacking import dequantize_packed, require_round_trip
 from runtime.errors import QuantizationError
 

@@ -6,7 +6,7 @@ import pytest
 
 from quantizer.gate import parse_gate
 from quantizer.presets import PRESETS, Storage, make_recipe, read_recipe
-from quantizer.recipe import QuantConfig, Scheme
+from quantizer.storage.scheme import QuantConfig, Scheme
 from runtime.bundle.manifest import Quality
 from runtime.errors import QuantizationError
 

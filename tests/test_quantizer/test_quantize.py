@@ -12,7 +12,8 @@ from quantizer.calibration.data import split
 from quantizer.evaluation.kl import Model, evaluate
 from quantizer.flow import quantize
 from quantizer.graph.graphs import load_graphs
-from quantizer.recipe import QuantConfig, Recipe, Scheme
+from quantizer.recipe import Recipe
+from quantizer.storage.scheme import QuantConfig, Scheme
 from quantizer.storage.unpacking import dequantize_packed
 from quantizer.storage.weights_file import read_tensor
 from runtime.bundle import json_codec
@@ -163,7 +164,7 @@ PEAK = """
 import sys
 from pathlib import Path
 from quantizer.flow import quantize
-from quantizer.recipe import QuantConfig, Recipe, Scheme
+from quantizer import QuantConfig, Recipe, Scheme
 from runtime.host.memory import peak_memory
 before = peak_memory()
 recipe = Recipe(QuantConfig(Scheme(4)), QuantConfig(Scheme(8, 32, symmetric=True)))

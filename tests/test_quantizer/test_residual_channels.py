@@ -4,10 +4,11 @@ import numpy as np
 import pytest
 
 from quantizer.algorithms.factor import damp
-from quantizer.algorithms.registry import quantize_matrix
-from quantizer.algorithms.residual_channels import choose_residual_channels, effective
+from quantizer.algorithms.quantize_matrix import quantize_matrix
+from quantizer.algorithms.residual_channels import choose_residual_channels
 from quantizer.algorithms.rtn import round_to_nearest
-from quantizer.recipe import QuantConfig, Scheme
+from quantizer.storage.matrix import effective
+from quantizer.storage.scheme import QuantConfig, Scheme
 
 
 def layer(inputs, outputs=40, loud=(3, 17)):

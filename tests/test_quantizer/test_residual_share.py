@@ -4,12 +4,12 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from float_copy import write_float_copy
 
 from quantizer.calibration.data import split
 from quantizer.evaluation.kl import Model, evaluate
 from quantizer.flow import quantize
 from quantizer.presets import Storage, make_recipe
-from quantizer.storage.float_copy import write_float_copy
 from quantizer.transforms.equivalent import Axis, EquivalentTransforms
 from runtime.bundle.bundle import open_bundle
 

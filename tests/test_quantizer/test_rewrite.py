@@ -5,13 +5,13 @@ import onnx_ir as ir
 import onnxruntime as ort
 import pytest
 
-from quantizer.algorithms.registry import NO_RESIDUALS
 from quantizer.algorithms.rtn import round_to_nearest
-from quantizer.graph.graphs import save_graph
 from quantizer.graph.quantizable import find_quantizable_weights
 from quantizer.graph.rewrite import rewrite_graph
-from quantizer.recipe import Scheme
+from quantizer.graph.saving import save_graph
+from quantizer.storage.matrix import NO_RESIDUALS
 from quantizer.storage.scales import plan_scales
+from quantizer.storage.scheme import Scheme
 from quantizer.storage.storing import store_codes
 from quantizer.storage.weights_file import WeightsWriter
 

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from quantizer.algorithms.rtn import round_to_nearest, symmetric_levels
-from quantizer.recipe import BITS, GROUP_SIZES, Scheme
+from quantizer.storage.scheme import BITS, GROUP_SIZES, Scheme
 
 SCHEMES = st.builds(Scheme, st.sampled_from(BITS), st.sampled_from(GROUP_SIZES), st.booleans())
 
@@ -59,11 +59,10 @@ def test_scales_are_exact_in_their_stored_type():
     assert np.array_equal(scales, scales.astype(np.float16).astype(np.float32))
 
 
-def test_chunks_do_not_show(monkeypatch):
+def test_chunks_do_not_show():
     weight = matrix(2, 50, 96)
     whole = round_to_nearest(weight, Scheme(4))
-    monkeypatch.setattr("quantizer.algorithms.rtn._CHUNK", 7 * 96)
-    assert np.array_equal(round_to_nearest(weight, Scheme(4)).codes, whole.codes)
+    assert np.array_equal(round_to_nearest(weight, Scheme(4), chunk=7 * 96).codes, whole.codes)
 
 
 @pytest.mark.parametrize(("bits", "group_size"), [(3, 32), (16, 32), (4, 0), (4, 24), (4, 512)])

@@ -2,10 +2,10 @@
 
 import numpy as np
 import pytest
+from float_copy import write_float_copy
 
 from quantizer.evaluation.kl import Model
 from quantizer.graph.graphs import load_graphs
-from quantizer.storage.float_copy import write_float_copy
 from quantizer.transforms.discover import find_structure
 from quantizer.transforms.equivalent import Axis, EquivalentTransforms
 from quantizer.transforms.permute import plan_permutations

@@ -2,14 +2,18 @@
 
 import io
 import json
+import re
+from dataclasses import replace
 
 import pytest
 from rich.console import Console
 
 import runtime
+from runtime.chat.formats.format import ToolCall
 from runtime.cli.chat_commands import COMMANDS, ChatState, react
 from runtime.cli.conversation import Conversation
 from runtime.cli.markdown import MarkdownStream, split_blocks
+from runtime.engine.generation import OutputDelta
 
 PARAMS = runtime.SamplingParams(max_tokens=8, temperature=0.0, ignore_eos=True)
 
@@ -89,6 +93,82 @@ def test_what_begins_with_a_slash_and_is_a_sentence_is_a_message(state):
 def test_the_saved_file_is_plain_messages(state, tmp_path):
     react(state, f"/save {tmp_path / 'chat.json'}")
     assert json.loads((tmp_path / "chat.json").read_text()) == {"messages": [{"role": "system", "content": "Be brief"}]}
+
+
+TOOLS = [{"type": "function", "function": {"name": "weather", "parameters": {"type": "object"}}}]
+DELTA = OutputDelta(0, "", (1,))
+
+
+class Thinker:
+    """In the place of a model: thinks, calls a tool, and answers once it knows the result."""
+
+    def __init__(self):
+        self.asked = []
+
+    def stream_chat(self, messages, params, **options):
+        self.asked.append((messages, options))
+        if messages[-1]["role"] == "tool":
+            yield replace(DELTA, text=f"It is {messages[-1]['content']}.", finish_reason="stop")
+        else:
+            yield replace(DELTA, reasoning="Let me\nlook.")
+            call = ToolCall(f"call-{len(self.asked)}", "weather", '{"city": "Oslo"}')
+            yield replace(DELTA, tool_calls=(call,), finish_reason="tool_calls")
+
+
+@pytest.fixture
+def thinking(tmp_path):
+    (tmp_path / "tools.json").write_text(json.dumps(TOOLS))
+    state = ChatState(Conversation(Thinker(), PARAMS))
+    assert "weather" in react(state, f"/tools {tmp_path / 'tools.json'}")
+    return state
+
+
+def test_a_tool_s_result_is_typed_and_answered(thinking, tmp_path):
+    talk = thinking.conversation
+    list(talk.ask("Weather?"))
+    assert [call["function"]["name"] for call in talk.waiting_calls] == ["weather"]
+    talk.add_result("sunny")
+    assert "".join(delta.text for delta in talk.go_on()) == "It is sunny."
+    assert [message["role"] for message in talk.messages] == ["user", "assistant", "tool", "assistant"]
+    assert talk.messages[1]["reasoning_content"] == "Let me\nlook."
+    assert talk.llm.asked[1][1] == {"tools": TOOLS}
+    react(thinking, f"/save {tmp_path / 'chat.json'}")
+    again = ChatState(Conversation(Thinker(), PARAMS))
+    react(again, f"/load {tmp_path / 'chat.json'}")
+    assert (again.conversation.messages, again.conversation.tools) == (talk.messages, TOOLS)
+
+
+def test_undo_forgets_a_call_too_and_tools_can_be_taken_away(thinking):
+    list(thinking.conversation.ask("Weather?"))
+    react(thinking, "/undo")
+    assert (thinking.conversation.waiting_calls, thinking.conversation.messages) == ([], [])
+    assert "no tools" in react(thinking, "/tools none")
+    list(thinking.conversation.ask("Weather?"))
+    assert thinking.conversation.llm.asked[-1][1] == {}
+
+
+@pytest.mark.parametrize("content", ["", "{}", "[3]", '[{"function": {}}]'])
+def test_a_file_without_tools_changes_nothing(thinking, tmp_path, content):
+    (tmp_path / "other.json").write_text(content)
+    assert "no list of tools" in react(thinking, f"/tools {tmp_path / 'other.json'}")
+    assert thinking.conversation.tools == TOOLS
+
+
+@pytest.mark.parametrize("no_color", [False, True])
+def test_thoughts_are_dim_and_colours_obey_no_color(monkeypatch, no_color):
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    if no_color:
+        monkeypatch.setenv("NO_COLOR", "1")
+    console = Console(file=io.StringIO(), force_terminal=True, width=40, color_system="truecolor", legacy_windows=False)
+    with MarkdownStream(console) as stream:
+        for piece in ("Let ", "me\nlo", "ok."):
+            stream.think(piece)
+        stream.push("`Code` and text.")
+    shown = console.file.getvalue()
+    assert re.search(r"\x1b\[2;3mLet me", shown)
+    assert re.search(r"\x1b\[2;3mlook\.", shown)
+    coloured = re.search(r"\x1b\[[\d;]*(3[0-7]|4[0-7]|38;[25];|48;[25];)[\d;]*m", shown)
+    assert bool(coloured) is not no_color
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,7 @@ import uvicorn
 from runtime import EngineOptions
 from runtime.bundle.bundle import open_bundle
 from runtime.client import Model
+from runtime.encoder.model import Encoder
 from runtime.ort.executor import OnnxExecutor
 from runtime.server.app import create_app
 from runtime.server.options import ServerOptions
@@ -97,8 +98,10 @@ class Faulty:
 
 
 @contextmanager
-def running(models: dict[str, Model], options: ServerOptions | None = None) -> Iterator[Server]:
-    app = create_app(models, options)
+def running(
+    models: dict[str, Model], options: ServerOptions | None = None, encoders: dict[str, Encoder] | None = None
+) -> Iterator[Server]:
+    app = create_app(models, options, encoders)
     config = uvicorn.Config(app, port=0, log_config=None, access_log=False, ws="none", timeout_graceful_shutdown=5)
     server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run, name="uvicorn")

@@ -1,4 +1,4 @@
-"""The page in a real browser. Set ONNXLM_SCREENSHOT to a file name to look at it."""
+"""The page in a real browser. Set ONNXLM_SCREENSHOTS to a folder to look at it."""
 
 import json
 import os
@@ -17,11 +17,23 @@ def driver(tmp_path_factory):
         yield address
 
 
-@pytest.fixture
-def browser(driver, tmp_path):
-    browser = Browser(driver, tmp_path / "profile")
+@pytest.fixture(scope="module")
+def chromium(driver, tmp_path_factory):
+    browser = Browser(driver, tmp_path_factory.mktemp("profile"))
     yield browser
     browser.close()
+
+
+@pytest.fixture
+def browser(chromium):
+    chromium.fresh()
+    return chromium
+
+
+def keep_picture(browser, name):
+    if folder := os.environ.get("ONNXLM_SCREENSHOTS"):
+        Path(folder).mkdir(parents=True, exist_ok=True)
+        (Path(folder) / f"{name}.png").write_bytes(browser.screenshot())
 
 
 @pytest.fixture(scope="module")
@@ -63,8 +75,7 @@ def test_a_chat_streams_into_the_page(browser, paged):
     assert turns(browser) == [("user", "Hi"), ("assistant", alone.choices[0].message.content)]
     assert browser.text("#context_used") == f"{alone.usage.total_tokens} of 2048"
     assert browser.complaints() == []
-    if target := os.environ.get("ONNXLM_SCREENSHOT"):
-        Path(target).write_bytes(browser.screenshot())
+    keep_picture(browser, "chat")
 
 
 @needs_browser
@@ -178,9 +189,7 @@ KEPT = {
 
 @needs_browser
 def test_markdown_thoughts_and_calls_are_drawn_as_elements(browser, paged):
-    opened(browser, paged)
-    browser.run(f"localStorage.setItem('onnxlm.conversations', JSON.stringify([{json.dumps(KEPT)}]))")
-    opened(browser, paged)
+    kept(browser, paged)
     count = {
         name: browser.run(f"return document.querySelectorAll('.assistant {name}').length")
         for name in ("h3", "strong", ".body b", ".body a", "ul ul", "ol", "td", "pre code", "blockquote", "details")
@@ -192,21 +201,62 @@ def test_markdown_thoughts_and_calls_are_drawn_as_elements(browser, paged):
     assert browser.text(".assistant pre code") == "print('<i>')\n\nx"
     assert browser.run("return document.querySelector('.thoughts').open") is False
     assert "weather" in browser.text(".call")
-    if target := os.environ.get("ONNXLM_SCREENSHOT"):
-        Path(target).with_suffix(".markdown.png").write_bytes(browser.screenshot())
+    keep_picture(browser, "desktop")
+    light = browser.run("return getComputedStyle(document.body).backgroundColor")
+    browser.devtools("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": "dark"}])
+    assert browser.run("return getComputedStyle(document.body).backgroundColor") != light
+    keep_picture(browser, "dark")
+    browser.devtools("Emulation.setEmulatedMedia", features=[])
+
+
+def kept(browser, paged):
+    """The page with one conversation that it kept earlier."""
+    opened(browser, paged)
+    browser.run(f"localStorage.setItem('onnxlm.conversations', JSON.stringify([{json.dumps(KEPT)}]))")
+    return opened(browser, paged)
+
+
+@needs_browser
+@pytest.mark.parametrize("secure", [True, False])
+def test_messages_and_code_are_copied(browser, paged, secure):
+    kept(browser, paged)
+    if secure:
+        browser.devtools("Browser.grantPermissions", permissions=["clipboardReadWrite", "clipboardSanitizedWrite"])
+        browser.run("navigator.clipboard.writeText = async (text) => { window.copied = text; }")
+    else:  # as on a page of another machine without TLS
+        browser.run("Object.defineProperty(navigator, 'clipboard', { value: undefined })")
+        browser.run("document.addEventListener('copy', () => { window.copied = document.activeElement.value; })")
+    browser.click(".assistant pre .copy")
+    browser.wait("window.copied == \"print('<i>')\\n\\nx\"")
+    browser.click(".user .act.copy")
+    browser.wait("window.copied == 'Hi'")
+
+
+@needs_browser
+def test_a_conversation_is_exported_as_messages(browser, paged):
+    kept(browser, paged)
+    browser.run("URL.createObjectURL = (blob) => { window.blob = blob; return '#'; }")
+    browser.click("#export")
+    browser.run("window.blob.text().then((text) => { window.exported = JSON.parse(text); })")
+    browser.wait("window.exported")
+    assert browser.run("return window.exported.messages") == [
+        {key: turn[key] for key in ("role", "content")} for turn in KEPT["turns"]
+    ]
 
 
 @needs_browser
 def test_on_a_phone_lists_and_parameters_are_drawers(browser, paged):
     browser.resize(390, 800)
-    opened(browser, paged)
+    kept(browser, paged)
     shown = "return getComputedStyle(document.querySelector('#panel')).display"
     assert browser.run(shown) == "none"
     browser.click("#open_panel")
     assert browser.run(shown) == "block"
     assert browser.run("return document.documentElement.scrollWidth <= innerWidth") is True
-    if target := os.environ.get("ONNXLM_SCREENSHOT"):
-        Path(target).with_suffix(".phone.png").write_bytes(browser.screenshot())
+    keep_picture(browser, "phone-settings")
+    browser.click("#open_panel")
+    assert browser.run(shown) == "none"
+    keep_picture(browser, "phone")
 
 
 KEY = "a-key-for-the-page"

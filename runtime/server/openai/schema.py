@@ -6,6 +6,8 @@ import types
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from ...host.packages import own_version
+from ..encoders import protocol as encoder_fields
+from ..encoders.protocol import ClassifyFields, EmbeddingFields, RerankFields, ScoreFields
 from . import parse as chat_fields
 from .protocol import ChatFields, CompletionFields, DetokenizeFields, TokenizeFields
 from .responses import protocol as response_fields
@@ -68,6 +70,11 @@ def document(*, keys: bool) -> dict[str, Any]:
         "/v1/responses": _post("Answer a conversation in items.", ResponseFields, _RESPONSE, stream=True),
         "/v1/responses/{id}": _stored("response", _RESPONSE) | _stored("response", _DELETED, "delete"),
         "/v1/responses/{id}/input_items": _stored("response's input", _object(object="string", data="array")),
+        "/v1/embeddings": _post("Vectors of texts.", EmbeddingFields, _LISTED),
+        "/rerank": _post("Documents by how well they fit.", RerankFields, _RERANKED),
+        "/v1/rerank": _post("Documents by how well they fit.", RerankFields, _RERANKED),
+        "/score": _post("Scores of pairs.", ScoreFields, _LISTED),
+        "/classify": _post("Labels of texts.", ClassifyFields, _LISTED),
         "/tokenize": _post("Token ids of a text.", TokenizeFields, _object(count="integer", tokens="array")),
         "/detokenize": _post("The text of token ids.", DetokenizeFields, _object(prompt="string")),
         "/v1/models": _get("The models.", _object(object="string", data="array")),
@@ -122,7 +129,7 @@ def _request(kind: Any) -> dict[str, Any]:
         arrays = [part for part in [items, *items.get("anyOf", ())] if part.get("type") == "array"]
         for array in arrays:
             array |= {"items": _MESSAGE, "minItems": 1}
-    if "input" in schema["properties"]:
+    if kind is ResponseFields:
         text, items = schema["properties"]["input"]["anyOf"]
         schema["properties"]["input"]["anyOf"] = [text, items | {"items": _ITEM, "minItems": 1}]
     schema["properties"] |= {name: {"description": "Accepted and ignored."} for name in sorted(_ignored(kind))}
@@ -132,6 +139,8 @@ def _request(kind: Any) -> dict[str, Any]:
 def _ignored(kind: Any) -> frozenset[str]:
     if kind is ResponseFields:
         return response_fields.IGNORED
+    if kind in (ClassifyFields, EmbeddingFields, RerankFields, ScoreFields):
+        return encoder_fields.IGNORED
     return chat_fields.IGNORED if kind in (ChatFields, CompletionFields) else frozenset()
 
 
@@ -208,4 +217,6 @@ _RESPONSE = _object(
 )
 _DELETED = _object(id="string", object="string", deleted="boolean")
 _ANSWER = _object(id="string", object="string", created="integer", model="string", choices="array", usage="object")
+_LISTED = _object(object="string", data="array", model="string", usage="object")
+_RERANKED = _object(id="string", model="string", results="array", usage="object")
 _BEARER = {"type": "http", "scheme": "bearer"}

@@ -52,10 +52,21 @@ function code(lines, mark, language) {
 }
 
 export async function copyText(text, button) {
-  await navigator.clipboard.writeText(text);
+  if (navigator.clipboard) await navigator.clipboard.writeText(text);
+  else copyOldWay(text);
   const before = button.textContent;
   button.textContent = "Copied";
   setTimeout(() => { button.textContent = before; }, 1200);
+}
+
+/** Without TLS, browsers give a page of another machine no clipboard. */
+function copyOldWay(text) {
+  const area = document.createElement("textarea");
+  area.value = text;
+  document.body.append(area);
+  area.select();
+  document.execCommand("copy");
+  area.remove();
 }
 
 function list(lines) {

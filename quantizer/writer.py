@@ -1,8 +1,6 @@
 """The new weights.bin, one matrix at a time, and the graphs over it."""
 
-import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -11,21 +9,20 @@ import onnx_ir as ir
 
 from runtime.bundle.bundle import Bundle
 from runtime.bundle.manifest import QuantizedTensor
-from runtime.errors import QuantizationError
 
-from ..graph.expert_stacks import store_stack
-from ..graph.graphs import WEIGHTS_NAME, Graphs, save_graph
-from ..graph.quantizable import QuantizableWeight
-from ..graph.rewrite import StoredMatrix, rewrite_graph
-from ..graph.rewrite_experts import rewrite_experts
-from ..parallel import parallel_map
-from ..plan import Plan
-from ..progress import Progress
-from ..worker import Codes, QuantizeWorker
-from .float_copy import rearranged
-from .resume import ResumeCache
-from .storing import store_codes
-from .weights_file import WeightsWriter, read_tensor
+from .graph.expert_stacks import store_stack
+from .graph.graphs import Graphs
+from .graph.quantizable import QuantizableWeight
+from .graph.saving import save_rewritten
+from .parallel import parallel_map
+from .plan import Plan
+from .progress import Progress
+from .storage.resume import ResumeCache
+from .storage.stored import StoredMatrix
+from .storage.storing import store_codes
+from .storage.weights_file import WEIGHTS_NAME, WeightsWriter, read_tensor
+from .transforms.equivalent import rearranged
+from .worker import Codes, QuantizeWorker
 
 _AT_ONCE = 2  # matrices in memory; of each a Hessian, its factor and several copies of the weights
 
@@ -41,11 +38,17 @@ class Outcome:
 
 
 def write_graphs(
-    bundle: Bundle, graphs: Graphs, plan: Plan, finished: ResumeCache, folder: Path, progress: Progress
+    bundle: Bundle,
+    graphs: Graphs,
+    plan: Plan,
+    finished: ResumeCache,
+    folder: Path,
+    progress: Progress,
+    at_once: int = _AT_ONCE,
 ) -> list[Outcome]:
-    """Write weights.bin and the graphs of `bundle` into `folder`, quantized by `plan`."""
+    """Write weights.bin and the graphs of `bundle` into `folder`, quantized by `plan`, `at_once` matrices in memory."""
     tensors = graphs.initializers()
-    made = _codes(plan, tensors, QuantizeWorker(plan, finished))
+    made = _codes(plan, tensors, QuantizeWorker(plan, finished), at_once)
     with WeightsWriter(folder / WEIGHTS_NAME) as writer:
         writing = _Writing(plan, writer)
         for name, tensor in tensors.items():
@@ -54,39 +57,17 @@ def write_graphs(
                 writing.add_matrix(site, tensor, next(made))
             if name not in writing.stored:
                 writing.add(name, tensor)
-    level = 4 if bundle.manifest.target.provider == "cpu" else 0
-    for file, model in graphs.models.items():
-        rewrite_experts(model.graph, writing.stored, level)
-        rewrite_graph(model.graph, writing.stored, level)
-        save_graph(model, folder / file, writer.placed)
+    save_rewritten(graphs.models, writing.stored, writer.placed, bundle.manifest.target.provider, folder)
     return writing.outcomes
 
 
-def copy_other_files(bundle: Bundle, folder: Path) -> None:
-    """Copy what a new bundle takes over unchanged: every file of the old one that is not there yet."""
-    for name in bundle.manifest.files:
-        if not (folder / name).exists():
-            (folder / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(bundle.folder / name, folder / name)
-
-
-@contextmanager
-def translated() -> Iterator[None]:
-    """A full disk and the like, in our words."""
-    try:
-        yield
-    except OSError as error:
-        where = f"{error.filename}: " if error.filename else ""
-        raise QuantizationError(
-            f"{where}cannot be written ({error.strerror or error}); nothing was written."
-        ) from error
-
-
-def _codes(plan: Plan, tensors: dict[str, ir.TensorProtocol], maker: QuantizeWorker) -> Iterator[Codes | str]:
+def _codes(
+    plan: Plan, tensors: dict[str, ir.TensorProtocol], maker: QuantizeWorker, at_once: int
+) -> Iterator[Codes | str]:
     """Of every matrix that is to be quantized, in the order of the file."""
     sites = {site.weight: site for site in plan.sites}
     chosen = ((sites[name], tensor) for name, tensor in tensors.items() if name in sites)
-    return parallel_map((partial(maker.make, site, tensor) for site, tensor in chosen), _AT_ONCE)
+    return parallel_map((partial(maker.make, site, tensor) for site, tensor in chosen), at_once)
 
 
 class _Writing:

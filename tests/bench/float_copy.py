@@ -6,17 +6,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import numpy.typing as npt
 
+from quantizer.graph.graphs import load_graphs, prefill_graph
+from quantizer.graph.quantizable import transposed_weights
+from quantizer.graph.saving import save_graph
+from quantizer.storage.weights_file import WEIGHTS_NAME, WeightsWriter, read_tensor
+from quantizer.transforms.discover import Structure, find_structure
+from quantizer.transforms.equivalent import EquivalentTransforms, rearranged
 from runtime.bundle.bundle import new_bundle, open_bundle, write_manifest
-from runtime.errors import QuantizationError
-
-from ..graph.graphs import WEIGHTS_NAME, load_graphs, prefill_graph, save_graph
-from ..graph.quantizable import transposed_weights
-from ..transforms.discover import Structure, find_structure
-from ..transforms.equivalent import EquivalentTransforms
-from .weights_file import WeightsWriter, read_tensor
 
 Read = Callable[[str], npt.NDArray[Any]]
 
@@ -41,24 +39,3 @@ def write_float_copy(source: Path, target: Path, plan: Callable[[Structure, Read
             if not (folder / name).exists():
                 shutil.copyfile(source / name, folder / name)
         write_manifest(folder, replace(bundle.manifest, quality=None))
-
-
-def not_finite(name: str) -> QuantizationError:
-    """What to raise where the weights of `name` are not all numbers."""
-    return QuantizationError(
-        f"{name}: holds NaN or infinite weights; the source checkpoint is broken. Export a sound one."
-    )
-
-
-def rearranged(
-    name: str, array: npt.NDArray[Any], changes: EquivalentTransforms, *, transposed: bool
-) -> npt.NDArray[Any]:
-    """A float tensor as `changes` make it; `transposed` says that a matrix lies in the file as `[K, N]`."""
-    if array.dtype.kind == "f" and np.isnan(array).any():
-        raise not_finite(name)
-    if name not in changes:
-        return array
-    if array.ndim == 1:
-        return changes.vector(name, array.astype(np.float32)).astype(array.dtype)
-    changed = changes.matrix(name, (array.T if transposed else array).astype(np.float32))
-    return (changed.T if transposed else changed).astype(array.dtype)

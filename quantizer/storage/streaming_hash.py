@@ -15,8 +15,8 @@ _CHUNK = 1 << 22
 class StreamingHash:
     """SHA-256 of a growing file, by a thread that `advance` tells how far it may read; known when the block is left.
 
-    >>> with StreamingHash(path) as follower, WeightsWriter(path, follower.advance) as writer:  # doctest: +SKIP
-    ...     writer.add("a", array)
+    >>> with StreamingHash(path) as follower:  # doctest: +SKIP
+    ...     follower.advance(file.write(array))
     >>> follower.sha256  # doctest: +SKIP
     """
 

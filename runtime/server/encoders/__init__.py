@@ -1,0 +1,1 @@
+"""Embeddings, rerankers and classifiers over HTTP, in the shapes of OpenAI, Jina, Cohere, vLLM and Ollama."""
