@@ -2,11 +2,13 @@
 
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .bundle import json_codec
 from .bundle.bundle import Bundle, open_bundle
+from .bundle.memory_need import explained
 from .bundle.sequence_task import require_generation
 from .errors import BundleError, OptionError
 from .host.memory import available_memory
@@ -66,15 +68,17 @@ def load_executor(bundle: Bundle, provider: str, options: EngineOptions) -> Onnx
     _check_kv_dtype(bundle, options.kv_dtype)
     _check_context(bundle, options.context)
     chosen, prepared = choose_provider(provider, bundle), find(bundle)
-    executor = OnnxExecutor(
-        bundle,
-        chosen,
-        graph=prepared.graph if prepared else None,
-        slots=options.max_concurrency,
-        context=options.context,
-        threads=options.threads,
-        kv_memory=options.kv_memory,
-    )
+    slots, context = options.max_concurrency, options.context
+    with explained(bundle, slots=slots, context=context) if chosen == "cpu" else nullcontext():  # a GPU tells itself
+        executor = OnnxExecutor(
+            bundle,
+            chosen,
+            graph=prepared.graph if prepared else None,
+            slots=slots,
+            context=context,
+            threads=options.threads,
+            kv_memory=options.kv_memory,
+        )
     if prepared:
         prepared.release_stored()
     elif options.prepare:
