@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from models.targets.registry import PROVIDERS
 from quantizer.algorithms.registry import DEFAULT, explain_methods, method_names
 from runtime.cli.interrupt import stopping_promptly
-from runtime.cli.progress import progress
+from runtime.cli.progress import is_quiet, progress
 from runtime.host.memory import peak_memory
 
 if TYPE_CHECKING:
@@ -41,9 +42,7 @@ def _list_families(*, as_json: bool) -> None:
 @click.command(cls=_ExportCommand, short_help="Turn a checkpoint into a bundle.")
 @click.argument("source", type=click.Path(path_type=Path))
 @click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help="Folder to create.")
-@click.option(
-    "--target", type=click.Choice(["cpu", "cuda"]), default="cpu", show_default=True, help="Where it will run."
-)
+@click.option("--target", type=click.Choice([*PROVIDERS]), default="cpu", show_default=True, help="Where it will run.")
 @click.option(
     "--target-ort",
     type=click.Choice(["1.31", "1.32"]),
@@ -62,11 +61,21 @@ def _list_families(*, as_json: bool) -> None:
     help="Compare logits with transformers (auto: where it is installed), or prefill with decode, or not at all.",
 )
 @click.option(
+    "--kv",
+    type=click.Choice(["dense", "paged"]),
+    default="dense",
+    show_default=True,
+    help="With --target cuda: keys and values in rows of one capacity, or in blocks that sequences take and share.",
+)
+@click.option(
     "--lora",
     multiple=True,
     metavar="DIR",
     type=click.Path(path_type=Path),
     help="Folder of a PEFT LoRA adapter to merge into the weights; repeatable.",
+)
+@click.option(
+    "--lora-inputs", is_flag=True, help="SOURCE is a bundle: make one that takes adapters when it runs (serve --lora)."
 )
 @click.option("--revision", metavar="REV", help="Branch, tag or commit of a hub id.")
 @click.option(
@@ -153,7 +162,7 @@ def export(source: Path, output: Path, kind: str, link_weights: bool, as_json: b
       onnxlm export ./Llama-3.2-1B-Instruct --lora ./my-adapter -o mine
       onnxlm export ./Qwen3-Embedding-0.6B --task embed -o embedder
       onnxlm export ./Qwen3-Reranker-0.6B --task score --score-tokens yes,no --pair-template qwen3-reranker -o reranker
-      onnxlm export smol-int4 --target cuda --dtype bfloat16 -o smol-int4-cuda
+      onnxlm export smol-int4 --target cuda --dtype bfloat16 --kv paged -o smol-int4-cuda
       onnxlm export smol-int4 --format genai -o smol-genai
       onnxlm export smol-int4 --format transformersjs -o smol-js
     """
@@ -220,12 +229,15 @@ def _export_transformersjs(source: Path, output: Path, options: "ExportOptions",
 
 
 def _say_estimate(needed: "Estimate") -> None:
-    click.echo(f"needs about {_needs(needed)}", err=True)
+    if not is_quiet():
+        click.echo(f"needs about {_needs(needed)}", err=True)
 
 
 def _needs(needed: "Estimate") -> str:
-    reference = f", {needed.verification / 1e9:.2f} of them to verify" if needed.verification else ""
-    return f"{needed.disk / 1e9:.2f} GB on disk and {needed.memory / 1e9:.2f} GB of memory{reference}"
+    from .weights.estimate import size_text
+
+    reference = f", {size_text(needed.verification)} of them to verify" if needed.verification else ""
+    return f"{size_text(needed.disk)} on disk and {size_text(needed.memory)} of memory{reference}"
 
 
 def _summary(report: "ExportReport") -> dict[str, Any]:
@@ -253,14 +265,17 @@ def _summary(report: "ExportReport") -> dict[str, Any]:
 
 
 def _text(report: "ExportReport") -> str:
+    from .weights.estimate import size_text
+
     facts = _summary(report)
     lines = [f"{name:24} {size / 1e6:10.2f} MB" for name, size in facts["files"].items()]
     lines.append(f"{facts['parameters'] / 1e6:.1f} M parameters as {facts['dtype']}")
     lines += _task_lines(report.manifest)
     lines += _code_lines(report)
     disk = sum(facts["files"].values())
-    held = f"{disk / 1e9:.2f} GB on disk, {facts['peak_rss_bytes'] / 1e9:.2f} GB of memory at most"
-    lines.append(f"{held} (estimated: {report.estimate.disk / 1e9:.2f} and {report.estimate.memory / 1e9:.2f})")
+    lines.append(f"{size_text(disk)} on disk (estimated: {size_text(report.estimate.disk)})")
+    memory = f"{size_text(facts['peak_rss_bytes'])} of memory at most, mapped files included"
+    lines.append(f"{memory} (estimated without: {size_text(report.estimate.memory)})")
     lines.append(_verification_text(report))
     seconds = facts["seconds"]
     lines.append(f"exported in {seconds['export']} s, verified in {seconds['verify']} s → {report.folder}")

@@ -8,14 +8,19 @@ from typing import TYPE_CHECKING, Any
 
 from runtime.bundle.bundle import new_bundle, write_manifest
 from runtime.bundle.manifest import FORMAT_VERSION, Graphs, Manifest, Producer, Verification
+from runtime.errors import OptionError
 
 from . import manifest
+from .adapter_inputs import with_adapter_inputs
 from .checkpoint import open_checkpoint
 from .checkpoint.source_hash import SourceHash
 from .graph import build_graph, build_sequence_graph
+from .kernels import require_kernels
 from .manifest import token_warnings
 from .options import ExportOptions
+from .paged import make_paged
 from .retarget import is_bundle, retarget
+from .sequence.tokenizer import with_end_token
 from .verify.choice import Method, VerificationPlan, plan_verification
 from .verify.references import reference_of
 from .verify.verify import verify_graphs
@@ -85,17 +90,23 @@ def export(
     """
     options, progress, started = options or ExportOptions(), progress or _silent, time.monotonic()
     if is_bundle(source):
-        made = retarget(source, output, options)
+        made = (with_adapter_inputs if options.lora_inputs else retarget)(source, output, options)
         size = sum(entry.size for entry in made.files.values())
         return ExportReport(Path(output), made, time.monotonic() - started, 0.0, Estimate(size, 0))
+    if options.lora_inputs:
+        raise OptionError("lora_inputs: give a bundle. Export the checkpoint first, then that bundle.")
     checkpoint = open_checkpoint(source, lora=options.lora, revision=options.revision, tokenizer=tokenizer)
+    if options.task != "generate":
+        checkpoint = with_end_token(checkpoint)
     target = _target(options)
     described = _describe(checkpoint, options)
-    decoder, models = described.decoder, _build(described, target)
+    decoder, models = described.decoder, _build(described, target, options.kv)
     weights = plan_weights(models["prefill"].graph, decoder, described.table, described.tensors)
     storage = plan_storage([model.graph for model in models.values()], weights, decoder.vocab_size, options)
     verifying = _plan_verification(source, checkpoint, options, weights, described)
-    needed = _require_room(output, weights, storage, verifying.memory, on_estimate)
+    others = sum(map(len, checkpoint.tokenizer_files.values()))
+    needed = estimate(weights, storage, verifying.memory, runs=verifying.runs, others=others)
+    _require_room(output, needed, on_estimate)
     with new_bundle(output, overwrite=options.overwrite) as folder:
         weights_hash = _write_files(folder, checkpoint, models, weights, storage, progress)
         manifest = _manifest(checkpoint, described, target, weights, models, storage)
@@ -137,25 +148,21 @@ def _describe(checkpoint: "Checkpoint", options: ExportOptions) -> _Described:
     return _Described(decoder, table, tensors, warnings=warnings)
 
 
-def _build(described: _Described, target: "Target") -> "dict[str, ir.Model]":
+def _build(described: _Described, target: "Target", kv: str) -> "dict[str, ir.Model]":
     if described.output is not None:
         return {"prefill": build_sequence_graph(described.decoder, described.output, target)}
-    return {role: build_graph(described.decoder, target, role) for role in ("prefill", "decode")}
+    models = {role: build_graph(described.decoder, target, role) for role in ("prefill", "decode")}
+    if kv == "paged":
+        models["paged"] = make_paged(build_graph(described.decoder, target, "prefill"))
+        require_kernels(models["paged"].graph, target)
+    return models
 
 
-def _require_room(
-    output: str | Path,
-    weights: "list[Weight]",
-    storage: Storage,
-    verification: int,
-    on_estimate: Callable[[Estimate], None] | None,
-) -> Estimate:
+def _require_room(output: str | Path, needed: Estimate, on_estimate: Callable[[Estimate], None] | None) -> None:
     """What the export will need; told first, and then refused if the disk has less."""
-    needed = estimate(weights, storage, verification)
     if on_estimate:
         on_estimate(needed)
     require_space(output, needed)
-    return needed
 
 
 def _write_files(
@@ -194,7 +201,14 @@ def _plan_verification(
 
         reference = sequence_reference(checkpoint, described.task, described.answer_tokens)
     parameters = manifest.count_parameters(weights)
-    return plan_verification(reference, _method(options), options.target, parameters)
+    beside = 0 if checkpoint.format == "safetensors" else _stacked_parameters(weights)
+    return plan_verification(reference, _method(options), options.target, parameters, beside)
+
+
+def _stacked_parameters(weights: "list[Weight]") -> int:
+    """Of experts that are one tensor each in the checkpoint, and one tensor together in transformers' model."""
+    stacks = [weight for weight in weights if weight.plan.stacked and len(weight.sources) > 1]
+    return manifest.count_parameters(stacks)
 
 
 def _verify(
@@ -242,9 +256,10 @@ def _manifest(
 
 
 def _target(options: ExportOptions) -> "Target":
+    from models.targets.registry import PROVIDERS
     from models.targets.target import Target
 
-    dtype = options.dtype or ("float32" if options.target == "cpu" else "float16")
+    dtype = options.dtype or PROVIDERS[options.target].dtypes[0]
     return Target(options.target, dtype, options.target_ort)
 
 

@@ -48,7 +48,7 @@ def build_graph(decoder: "Decoder", target: "Target", role: Role) -> "ir.Model":
     _add_outputs(builder, decoder, target, logits, presents, role)
     _name_nodes(graph)
     require_kernels(graph, target)
-    return ir.Model(graph, ir_version=IR_VERSION, producer_name="onnxlm")
+    return _model(graph, decoder, target, f"The {role} graph")
 
 
 @gc_paused()
@@ -79,7 +79,23 @@ def build_sequence_graph(decoder: "Decoder", output: "SequenceOutput", target: "
     builder.add_output(rows, output.role)
     _name_nodes(graph)
     require_kernels(graph, target)
-    return ir.Model(graph, ir_version=IR_VERSION, producer_name="onnxlm")
+    return _model(graph, decoder, target, f"The graph of {output.role}")
+
+
+def _model(graph: "ir.Graph", decoder: "Decoder", target: "Target", words: str) -> "ir.Model":
+    """With what viewers such as Netron show of a file: who wrote it, and what it is."""
+    from importlib.metadata import version
+
+    import onnx_ir as ir
+
+    sizes = f"{len(decoder.layers)} layers, hidden size {decoder.hidden_size}, vocabulary {decoder.vocab_size}"
+    about = {"model_type": decoder.model_type, "context_length": str(decoder.context_length),
+             "provider": target.provider, "dtype": target.dtype}  # fmt: skip
+    return ir.Model(
+        graph, ir_version=IR_VERSION, producer_name="onnxlm", producer_version=version("onnxlm"),
+        doc_string=f"{words} of a {decoder.model_type} model: {sizes}. FORMAT.md of onnxlm describes its inputs.",
+        metadata_props=about,
+    )  # fmt: skip
 
 
 def _token_inputs(

@@ -12,8 +12,6 @@ if TYPE_CHECKING:
     from models.targets.kernels import Operator
     from models.targets.target import Target
 
-PROVIDERS = {"cpu": "CPU", "cuda": "CUDA"}
-
 
 @dataclass(frozen=True)
 class Missing:
@@ -27,6 +25,7 @@ class Missing:
 def require_kernels(graph: "ir.Graph", target: "Target") -> None:
     """Raise UnsupportedError unless the target has a kernel for each node: loading would fail, or run it elsewhere."""
     from models.targets.kernels import builds
+    from models.targets.registry import PROVIDERS
 
     missing = find_missing(graph, target)
     if not missing:
@@ -35,7 +34,7 @@ def require_kernels(graph: "ir.Graph", target: "Target") -> None:
     types = ", ".join(f"{name} = {element}" for name, element in first.types.items())
     more = f", nor for {len(missing) - 1} more nodes" if len(missing) > 1 else ""
     raise UnsupportedError(
-        f"ONNX Runtime {builds()[target.provider]} has no {PROVIDERS[target.provider]} kernel for {first.node}, "
+        f"ONNX Runtime {builds()[target.provider]} has no {PROVIDERS[target.provider].title} kernel for {first.node}, "
         f"{first.operator} of {types}{more}. Export for another --target or --dtype, and please report this with the "
         "model's config.json."
     )

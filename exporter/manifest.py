@@ -1,7 +1,7 @@
 """What the manifest says about a graph and its decoder."""
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 from runtime.bundle.manifest import DTYPE_BITS, Architecture, DType, Graph, KVCache, Layer, Source, TensorSpec, Tokens
 from runtime.bundle.manifest import Target as ManifestTarget
@@ -72,7 +72,8 @@ def describe_target(target: "Target", graphs: "list[ir.Graph]") -> ManifestTarge
     """The provider, and every operator the graphs use as `domain::operator`."""
     operators = {f"{node.domain or 'ai.onnx'}::{node.op_type}" for graph in graphs for node in graph}
     oldest = NEWER if operators & NEW_OPERATORS else target.onnxruntime
-    return ManifestTarget(target.provider, target.dtype, oldest, tuple(sorted(operators)))
+    provider = cast('Literal["cpu", "cuda"]', target.provider)  # those that the runtime's format knows
+    return ManifestTarget(provider, target.dtype, oldest, tuple(sorted(operators)))
 
 
 @gc_paused()
@@ -103,6 +104,8 @@ def _port(value: "ir.Value") -> TensorSpec:
     shape = tuple(size if isinstance(size, int) else str(size.value) for size in value.shape)
     # past_key_values.3.key → past_key_values.key; every other name is its own role
     kind = ".".join(part for part in value.name.split(".") if not part.isdecimal())
+    factor = value.name.rpartition(".")[2]
+    kind = factor if factor in ("lora_a", "lora_b") else "lora_mask" if kind.startswith("lora_mask.") else kind
     role = cast(Any, _ROLES.get(kind, kind))
     return TensorSpec(value.name, _NAMES[value.dtype.name], shape, role)
 

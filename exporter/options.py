@@ -4,12 +4,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, get_args
 
+from models.targets.registry import PROVIDERS
 from quantizer.algorithms.registry import DEFAULT, method_names
 from runtime.errors import OptionError
 
 from .verify.choice import Method
 
-Provider = Literal["cpu", "cuda"]
+Layout = Literal["dense", "paged"]
 OnnxRuntime = Literal["1.31", "1.32"]
 Activations = Literal["float32", "float16", "bfloat16"]
 Width = Literal["int4", "int8"]
@@ -37,17 +38,20 @@ class ExportOptions:
             `--preset fast` and `--bits 8`, without a float bundle in between.
         method: how `quantize` finds codes: one of the algorithms that need no text, such as "search" for the best grid
             of each group, or "rtn", several times as fast at some quality.
+        lora_inputs: of a bundle, one over the same weights whose graphs take LoRA adapters as inputs.
         task: what the bundle does: "generate" text, "embed" texts as vectors, or "score" pairs or texts.
         pooling: of "embed", where the checkpoint has no files that say it, by sentence-transformers' name.
         score_tokens: of "score" without a classification head: the token that means yes, and the one that means no.
         pair_template: of "score": how query and document become one text: a known name, a file, or the text itself.
         requantize: turn the codes of a quantized checkpoint into floats instead of keeping them.
+        kv: how keys and values lie on a GPU. "paged" writes a third graph, paged.onnx, over blocks that sequences take
+            as they grow and share where they begin alike; "dense" keeps rows of one capacity for all.
 
     Raises:
         OptionError: a value that is not supported.
     """
 
-    target: Provider = "cpu"
+    target: str = "cpu"
     target_ort: OnnxRuntime = "1.31"
     dtype: Activations | None = None
     verify: Method = "auto"
@@ -59,25 +63,33 @@ class ExportOptions:
     quantize: Width | None = None
     method: str = DEFAULT
     requantize: bool = False
+    lora_inputs: bool = False
     task: Task = "generate"
     pooling: Pooling | None = None
     score_tokens: tuple[str, ...] = ()
     pair_template: str | None = None
+    kv: Layout = "dense"
 
     def __post_init__(self) -> None:
-        _require_one_of("target", self.target, get_args(Provider))
+        _require_one_of("target", self.target, tuple(PROVIDERS))
         _require_one_of("target_ort", self.target_ort, get_args(OnnxRuntime))
         _require_one_of("dtype", self.dtype, (None, *get_args(Activations)))
         _require_one_of("verify", self.verify, get_args(Method))
         _require_one_of("quantize", self.quantize, (None, *get_args(Width)))
         _require_one_of("method", self.method, tuple(method_names(needs_text=False)))
+        _require_one_of("kv", self.kv, get_args(Layout))
+        if self.kv == "paged" and (self.target != "cuda" or self.task != "generate"):
+            raise OptionError(
+                "kv: paged needs PagedAttention, which ONNX Runtime has for GPUs only, and a model that generates. "
+                "Add --target cuda; on the CPU the operating system pages memory without any option."
+            )
         _require_one_of("task", self.task, get_args(Task))
         _require_one_of("pooling", self.pooling, (None, *get_args(Pooling)))
         self._check_task()
-        if self.target == "cuda" and self.verify not in ("auto", "none"):
+        if not PROVIDERS[self.target].runs_here and self.verify not in ("auto", "none"):
             raise OptionError(
-                f"verify: {self.verify} needs a GPU, and graphs for cuda are written without one. Leave verify out; "
-                "verify an export for the CPU, and retarget it (`onnxlm export BUNDLE --target cuda`)."
+                f"verify: {self.verify} needs a GPU, and graphs are written without one. Leave "
+                "verify out; verify an export for the CPU, and retarget it (`onnxlm export BUNDLE --target cuda`)."
             )
         if self.quantize and self.verify == "transformers":
             raise OptionError(

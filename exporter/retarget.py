@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from runtime.adapters.fitting import require_no_adapter_inputs
 from runtime.bundle.bundle import Bundle, new_bundle, open_bundle, write_manifest
 from runtime.bundle.manifest import MANIFEST_NAME, Graphs, KVCache, Manifest, Verification
 from runtime.bundle.manifest import Target as ManifestTarget
@@ -19,6 +20,7 @@ from . import manifest as describe
 from .kernels import require_kernels
 from .narrowing import narrow
 from .options import ExportOptions
+from .paged import make_paged
 from .weights.plan import WEIGHTS_FILE
 
 if TYPE_CHECKING:
@@ -40,7 +42,7 @@ def retarget(source: str | Path, output: str | Path, options: ExportOptions) -> 
     Args:
         source: a bundle for the CPU in float32, quantized or not, int8 and 4-bit keys and values included.
         output: the folder to create.
-        options: `target` cuda, and its `dtype` and `overwrite`.
+        options: `target` cuda, and its `dtype`, `kv` and `overwrite`.
 
     Raises:
         OptionError: something else is chosen, which a bundle has decided already.
@@ -51,12 +53,18 @@ def retarget(source: str | Path, output: str | Path, options: ExportOptions) -> 
     from quantizer.graph.graphs import load_graphs
 
     bundle = open_bundle(source)
+    require_no_adapter_inputs(bundle, "another target")
     require_generation(bundle, "another target (export the checkpoint with --target cuda and --task)")
     target = Target("cuda", options.dtype or "float16")
     _require_possible(bundle, options)
     models = load_graphs(bundle)
+    if options.kv == "paged":
+        models.models["paged.onnx"] = load_graphs(bundle).models[bundle.manifest.graphs.prefill.file]
     for model in models.models.values():
         narrow(model.graph, target)
+    if options.kv == "paged":
+        make_paged(models.models["paged.onnx"])
+    for model in models.models.values():
         require_kernels(model.graph, target)
     with new_bundle(output, overwrite=options.overwrite) as folder:
         _write(bundle, models, folder)
@@ -64,7 +72,9 @@ def retarget(source: str | Path, output: str | Path, options: ExportOptions) -> 
 
 
 def _require_possible(bundle: Bundle, options: ExportOptions) -> None:
-    allowed = ExportOptions(target="cuda", dtype=options.dtype, verify=options.verify, overwrite=options.overwrite)
+    allowed = ExportOptions(
+        target="cuda", dtype=options.dtype, kv=options.kv, verify=options.verify, overwrite=options.overwrite
+    )
     if options.target != "cuda":
         raise OptionError(
             f"{bundle.folder} is a bundle. It can be made one for a GPU (--target cuda), or another program's folder "
@@ -72,7 +82,7 @@ def _require_possible(bundle: Bundle, options: ExportOptions) -> None:
         )
     if options != allowed:
         raise OptionError(
-            "a bundle keeps what was chosen when it was written; only --target cuda and --dtype can be changed. "
+            "a bundle keeps what was chosen when it was written; only --target cuda, --dtype and --kv can be changed. "
             "Leave the other options out, or export the checkpoint with them."
         )
     manifest = bundle.manifest
@@ -118,8 +128,7 @@ def _converted(name: str, array: "np.ndarray[Any, Any]", dtype: "ir.DataType") -
 
 def _manifest(old: Manifest, models: "Models", target: "Target") -> Manifest:
     """The old one, with the new types. What was measured was measured in other arithmetic, and is left out."""
-    files = [graph.file for graph in old.graphs.present.values()]
-    graphs = [describe.describe_graph(models.models[file].graph, file) for file in files]
+    graphs = [describe.describe_graph(model.graph, file) for file, model in models.models.items()]
     operators = {f"{n.domain or 'ai.onnx'}::{n.op_type}" for m in models.models.values() for n in m.graph}
     target_of = ManifestTarget("cuda", target.dtype, old.target.min_onnxruntime, tuple(sorted(operators)))
     return replace(

@@ -2,10 +2,9 @@
 
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal, Unpack
 
-from runtime.errors import QuantizationError
-
+from .choices import Choices, recipe_of
 from .recipe import Recipe
 
 if TYPE_CHECKING:
@@ -22,23 +21,11 @@ def quantize(
     target: AnyPath,
     recipe: Recipe | AnyPath | None = None,
     *,
-    preset: Literal["fast", "balanced", "small", "accurate"] | None = None,
-    method: str | None = None,
-    bits: Literal[4, 8] | None = None,
-    group_size: int | None = None,
-    symmetric: bool | None = None,
-    embedding_bits: Literal[4, 8] | None = None,
-    residual_channels: int | Literal["auto"] | None = None,
-    budget: float | None = None,
-    kv: Literal["int8", "int4"] | None = None,
-    calibration: AnyPath | None = None,
-    calibration_tokens: int | None = None,
-    seed: int | None = None,
-    exclude: tuple[str, ...] | list[str] = (),
     fail_if: str | None = None,
     work: AnyPath | None = None,
     overwrite: bool = False,
     progress: "Progress | None" = None,
+    **choices: Unpack[Choices],
 ) -> "Result":
     """Write a quantized copy of the bundle `source` to the folder `target`: all of it, or nothing.
 
@@ -48,14 +35,14 @@ def quantize(
     Args:
         source: a bundle with float weights.
         target: the new bundle's folder.
-        recipe: a `Recipe`, a TOML file, or a bundle whose recipe is used again; it says everything that `preset` to
-            `exclude` say, and none of these may be given with it.
-        preset, method, bits, group_size, symmetric, embedding_bits, residual_channels, budget, kv, calibration,
-            calibration_tokens, seed, exclude: as the options of `onnxlm quantize`; nothing at all means "balanced".
+        recipe: a `Recipe`, a TOML file, or a bundle whose recipe is used again; no `choices` may be made with it.
         fail_if: a condition such as "kl>0.06" under which nothing is written.
         work: folder that keeps calibration; by default one beside `target`, removed in the end.
         overwrite: replace a bundle that is already there.
         progress: is told what is being done, how much of it is done, and how much there is.
+        choices: preset, method, bits, group_size, symmetric, embedding_bits, residual_channels, budget, costs, time,
+            kv, calibration, calibration_tokens, seed, exclude: as the options of `onnxlm quantize`, `costs` being
+            `--for`; nothing at all means "balanced".
 
     Raises:
         QuantizationError: options that contradict each other, a bundle that cannot be quantized so, a missed bound.
@@ -63,19 +50,11 @@ def quantize(
     """
     from .flow import quantize as run
     from .gate import parse_gate
-    from .presets import Storage, make_recipe, read_recipe
+    from .progress import silent
 
-    storage = Storage(bits, group_size, symmetric, embedding_bits, residual_channels)
-    others: dict[str, Any] = {"kv": kv, "calibration_tokens": calibration_tokens, "seed": seed}
-    others |= {"calibration": calibration and str(calibration), "exclude": tuple(exclude) or None}
-    if recipe is None:
-        recipe = make_recipe(preset, method, budget, storage, **others)
-    elif storage.given or any(value is not None for value in (preset, method, budget, *others.values())):
-        raise QuantizationError("recipe says everything: leave out the other options that it holds.")
-    elif not isinstance(recipe, Recipe):
-        recipe = read_recipe(Path(recipe))
+    chosen = recipe_of(recipe, choices, progress or silent)
     return run(
-        Path(source), Path(target), recipe, gate=parse_gate(fail_if) if fail_if else None,
+        Path(source), Path(target), chosen, gate=parse_gate(fail_if) if fail_if else None,
         work=None if work is None else Path(work), overwrite=overwrite, progress=progress,
     )  # fmt: skip
 

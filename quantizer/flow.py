@@ -51,7 +51,7 @@ class Result:
     @property
     def bits_per_weight(self) -> float:
         """Bits of weights.bin for each parameter of the model, padding included."""
-        return 8 * self.manifest.files[WEIGHTS_NAME].size / self.manifest.architecture.parameters
+        return self.manifest.bits_per_weight
 
 
 def quantize(
@@ -83,35 +83,65 @@ def quantize(
         on_forecast: is told what the run will take, before it begins.
 
     Raises:
-        QuantizationError: the bundle is quantized already, a weight is not finite, a pattern matches nothing, the
-            budget is impossible, memory or disk do not suffice, the gate is missed.
+        QuantizationError: bundle or recipe cannot be used so, memory or disk do not suffice, the gate is missed.
         BundleError: `source` cannot be read, or `target` is in the way.
     """
-    progress = progress or silent
     if text is None:
         require_text(recipe, gate)
-    bundle, graphs, sites = _open(source, recipe, gate)
-    default_work = work_beside(target)
-    place = work or default_work
-    run = _run(bundle, graphs, sites, recipe, gate, text, place, most_kept(work))
+    job = _Job(*_open(source, recipe, gate), recipe, gate, work or work_beside(target), progress or silent)
+    settings = _settings(job, text, target, memory, most_kept(work), on_forecast)
+    with translated(), new_bundle(target, overwrite=overwrite) as folder:
+        result, finished = _write(job, text, settings, folder)
+    finished.clear()
+    shutil.rmtree(work_beside(target), ignore_errors=True)
+    return result
+
+
+@dataclass(frozen=True)
+class _Job:
+    """What a run works on: the float bundle, which of its matrices, and the recipe; work files lie in `place`."""
+
+    bundle: Bundle
+    graphs: Graphs
+    sites: list[QuantizableWeight]
+    recipe: Recipe
+    gate: Gate | None
+    place: Path
+    progress: Progress
+
+
+def _settings(
+    job: _Job,
+    text: Text | None,
+    target: Path,
+    memory: int | None,
+    most: int,
+    on_forecast: Callable[[Forecast], None] | None,
+) -> Settings:
+    """How the run goes about it in the memory that there is; refused if memory or disk are too small for any way."""
+    run = _run(job.bundle, job.graphs, job.sites, job.recipe, job.gate, text, job.place, most)
     settings, expected = run.forecast(this_machine() if on_forecast else None, memory)
     if on_forecast:
         on_forecast(expected)
     expected.require_room(target)
-    with translated(), new_bundle(target, overwrite=overwrite) as folder:
-        text = text or _text(bundle, recipe, gate, place, progress, settings)
-        plan = prepare(bundle, graphs, sites, recipe, text, place, progress, settings)
-        finished = ResumeCache(place / "matrices" if recipe.needs_text else None, plan.identity)
-        outcomes = write_graphs(bundle, graphs, plan, finished, folder, progress, settings.at_once)
-        copy_other_files(bundle, folder)
-        manifest = write_manifest(folder, _describe(bundle.manifest, graphs, plan, text, outcomes))
-        if bundle.manifest.task is not None:
-            manifest = _measure_texts(bundle, Bundle(folder, manifest), gate, progress)
-        elif text is not None:
-            manifest = _finish(bundle, Bundle(folder, manifest), recipe, text, gate, progress)
-    finished.clear()
-    shutil.rmtree(default_work, ignore_errors=True)
-    return Result(manifest, tuple(outcomes))
+    return settings
+
+
+def _write(job: _Job, text: Text | None, settings: Settings, folder: Path) -> tuple[Result, ResumeCache]:
+    """All files of the new bundle, measured; and the matrices that are kept until it is complete."""
+    bundle, recipe, progress = job.bundle, job.recipe, job.progress
+    text = text or _text(bundle, recipe, job.gate, job.place, progress, settings)
+    plan = prepare(bundle, job.graphs, job.sites, recipe, text, job.place, progress, settings)
+    finished = ResumeCache(job.place / "matrices" if recipe.needs_text else None, plan.identity)
+    outcomes, known = write_graphs(bundle, job.graphs, plan, finished, folder, progress, settings.at_once)
+    copy_other_files(bundle, folder)
+    described = _describe(bundle.manifest, job.graphs, plan, text, outcomes)
+    manifest = write_manifest(folder, described, known=known)
+    if bundle.manifest.task is not None:
+        manifest = _measure_texts(bundle, Bundle(folder, manifest), job.gate, progress)
+    elif text is not None:
+        manifest = _finish(bundle, Bundle(folder, manifest), recipe, text, job.gate, progress)
+    return Result(manifest, tuple(outcomes)), finished
 
 
 def forecast(

@@ -13,9 +13,10 @@ from runtime.errors import QuantizationError
 from .algorithms.outlier_channels import find_outlier_channels
 from .allocation.budget import Measured, Tried, allocate_bytes, stored_bytes, try_base
 from .allocation.candidates import candidates_of, config_for, schemes_of
+from .allocation.decode_time import allocate_time
 from .calibration.hessians import Hessians
 from .graph.quantizable import QuantizableWeight
-from .recipe import Recipe
+from .recipe import Recipe, TimeBudget
 from .storage.matrix import Floats, Index
 from .storage.scheme import QuantConfig
 from .storage.storing import outlier_bytes
@@ -29,6 +30,8 @@ _SMOOTHING = {4: 0.25, 8: 0.5}  # exponents by bits that were best on SmolLM2-13
 # How much a tied embedding's rounding looks at the embedding itself rather than at the head's inputs. In 4 bits,
 # alone, it costs SmolLM2-135M a KL of 0.021 by GPTQ with this share and 0.182 by the search.
 _EMBEDDING_SHARE = 0.1
+
+_ANY_TIME = TimeBudget(1.0, "avx512")
 
 
 class Plan:
@@ -65,7 +68,8 @@ class Plan:
     @property
     def fingerprint(self) -> str:
         """Of all that measurements depend on: weights, text, and the recipe, less what it is to cost."""
-        return self._identify(replace(self.recipe, budget=None, exclude=(), polish=0, residual_share=None))
+        time = self.recipe.time and _ANY_TIME  # its candidates are others than those of bytes
+        return self._identify(replace(self.recipe, budget=None, time=time, exclude=(), polish=0, residual_share=None))
 
     @property
     def identity(self) -> str:
@@ -117,6 +121,11 @@ class Plan:
         """Choose how each matrix is stored, within `budget` bytes of the whole file."""
         candidates = {site.unit: self.candidates(site) for site in self.sites}
         self.configs.update(allocate_bytes(self.sites, candidates, measured, budget, layout))
+
+    def allocate_time(self, measured: Mapping[str, Measured], time: TimeBudget) -> None:
+        """Choose how each matrix is stored, within what a decode step may take."""
+        candidates = {site.unit: self.candidates(site) for site in self.sites}
+        self.configs.update(allocate_time(self.sites, candidates, measured, time))
 
     def stored_bytes(self, layout: Layout) -> int:
         """What weights.bin will take by the configs chosen so far, outlier channels aside."""

@@ -3,11 +3,13 @@
 from collections.abc import Sequence
 from pathlib import Path
 
+from runtime.adapters.fitting import require_no_adapter_inputs
 from runtime.bundle.bundle import Bundle
 from runtime.errors import QuantizationError
 
 from .allocation.budget import allocate_bytes
 from .allocation.candidates import candidates_of
+from .allocation.decode_time import allocate_time
 from .gate import Gate
 from .graph.graphs import Graphs
 from .graph.quantizable import QuantizableWeight
@@ -23,6 +25,7 @@ def require_usable(bundle: Bundle, recipe: Recipe, gate: Gate | None) -> None:
         QuantizationError: it is not.
     """
     target = bundle.manifest.target.provider
+    require_no_adapter_inputs(bundle, "quantization")
     if bundle.manifest.task is not None:
         _require_usable_for_texts(bundle, recipe, gate)
     elif gate and gate.of_texts:
@@ -81,7 +84,7 @@ def require_text(recipe: Recipe, gate: Gate | None) -> None:
 
 
 def require_affordable(bundle: Bundle, graphs: Graphs, sites: Sequence[QuantizableWeight], recipe: Recipe) -> None:
-    """A budget, if the recipe names one, that the smallest way to store every matrix keeps.
+    """A budget of bytes or time, if the recipe names one, that the smallest way to store every matrix keeps.
 
     Raises:
         QuantizationError: it is impossible.
@@ -89,6 +92,8 @@ def require_affordable(bundle: Bundle, graphs: Graphs, sites: Sequence[Quantizab
     if recipe.budget is not None:
         candidates = {site.unit: candidates_of(site, recipe) for site in sites}
         allocate_bytes(sites, candidates, {}, budget_bytes(bundle, recipe.budget), layout_of(graphs))
+    if recipe.time is not None:
+        allocate_time(sites, {site.unit: candidates_of(site, recipe) for site in sites}, {}, recipe.time)
 
 
 def budget_bytes(bundle: Bundle, budget: float) -> int:

@@ -95,7 +95,10 @@ def _allocate(
     if left:
         _measure(bundle, graphs, plan, left, log, chunks, work / "streams.npz", progress, settings)
     plan.outlier_channels |= log.outlier_channels
-    plan.allocate(log.measured, _affordable(bundle, graphs, plan), layout_of(graphs))
+    if plan.recipe.time is not None:
+        plan.allocate_time(log.measured, plan.recipe.time)
+    else:
+        plan.allocate(log.measured, _affordable(bundle, graphs, plan), layout_of(graphs))
 
 
 def _measure(
@@ -117,7 +120,7 @@ def _measure(
         plan.find_outlier_channels({site.weight: tensors[site.weight] for site in chosen})
         tasks = (partial(plan.tried, site, tensors[site.weight]) for site in chosen)
         for site, base in zip(chosen, parallel_map(tasks, settings.at_once), strict=True):
-            log.add(site.weight, base.input_errors, plan.outlier_channels.get(site.weight))
+            log.add(site.weight, base, plan.outlier_channels.get(site.weight))
             yield site.weight, base.values
 
     if any(site.weight not in ends for site in sites):

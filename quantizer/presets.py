@@ -17,7 +17,8 @@ from runtime.bundle.bundle import Bundle, open_bundle
 from runtime.errors import QuantizationError
 
 from .algorithms.registry import CALIBRATED, DEFAULT, METHODS
-from .recipe import Recipe, decode_recipe
+from .costs.table import TARGETS, THIS_MACHINE, CostTable, read_costs
+from .recipe import Recipe, TimeBudget, decode_recipe
 from .storage.scheme import QuantConfig, Scheme
 
 _READ_TOKENS = 16384  # of a file; text that the model writes itself takes longer
@@ -35,6 +36,8 @@ PRESETS = {
     "small": replace(_CAREFUL, budget=4.6),
     "accurate": replace(_CAREFUL, budget=6.2),
 }
+# Of the time of plain 4-bit groups of 32, with a target: the points of docs/quantize.md, "Count time, not bytes".
+PRESET_TIMES = {"small": 0.87, "balanced": 0.93, "accurate": 1.02}
 
 
 @dataclass(frozen=True)
@@ -58,6 +61,8 @@ def make_recipe(
     method: str | None = None,
     budget: float | None = None,
     storage: Storage = Storage(),
+    costs: str | CostTable | None = None,
+    time: float | None = None,
     **others: Any,
 ) -> Recipe:
     """The recipe that a user's choices mean; `others` are further fields of Recipe, None where nothing is said.
@@ -66,13 +71,14 @@ def make_recipe(
     2. Without both, weights are stored as `storage` says, by "search" unless another method is named; residual channels
        mean "gptq", which alone knows them.
     3. Without anything, "balanced" is meant.
+    4. A target, or costs that were measured, make a preset, or `time`, count what a decode step takes there.
 
     Raises:
         QuantizationError: a value, or a combination, that is not supported.
     """
     if preset:
         base = PRESETS[preset]
-    elif budget is not None or not (method or storage.given):
+    elif budget is not None or time is not None or not (method or storage.given):
         base = PRESETS["balanced"]
     else:
         base = _recipe_with(method or (CALIBRATED if storage.residual_channels else DEFAULT))
@@ -80,6 +86,8 @@ def make_recipe(
         raise QuantizationError(f"preset {preset!r} uses the method {base.method!r}: leave out one of the two.")
     if storage.given and (budget or base.budget):
         raise QuantizationError("a budget chooses bits, groups and residual channels itself: leave those options out.")
+    if costs is not None or time is not None:
+        base = replace(base, time=_time_budget(preset, base, budget, costs, time), budget=None)
     try:
         chosen = {key: value for key, value in {"budget": budget, **others}.items() if value is not None}
         if chosen.get("calibration", "self") != "self":
@@ -110,6 +118,24 @@ def require_effect(given: Mapping[str, Any], recipe: Recipe, *, gate: bool) -> N
         )
     if "seed" in names and recipe.calibration != "self":
         raise QuantizationError("--seed has no effect: it is of text that the model writes. Leave out --calibration.")
+
+
+def _time_budget(
+    preset: str | None, base: Recipe, budget: float | None, costs: str | CostTable | None, time: float | None
+) -> TimeBudget:
+    """What `--for` and `--time` mean."""
+    if budget is not None:
+        raise QuantizationError("budget counts bytes, and time what a decode step takes: leave out one of the two.")
+    if costs is None:
+        raise QuantizationError(f"time: on which target? --for {'|'.join([*TARGETS, THIS_MACHINE])}, or a file.")
+    if base.budget is None:
+        raise QuantizationError("for: nothing is chosen by cost here. Use it with --time, or a preset but fast.")
+    table = costs if isinstance(costs, CostTable) else read_costs(costs)
+    ratio = time if time is not None else PRESET_TIMES[preset or "balanced"]
+    try:
+        return TimeBudget(ratio, table.target, None if costs in TARGETS else table)
+    except ValueError as error:
+        raise QuantizationError(f"{error}.") from error
 
 
 def _recipe_with(method: str) -> Recipe:

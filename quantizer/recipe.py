@@ -6,6 +6,7 @@ from typing import Any, Literal
 from runtime.bundle import json_codec
 
 from .algorithms.registry import METHODS, method_names
+from .costs.table import TARGETS, CostTable, read_costs
 from .storage.scheme import QuantConfig
 
 # As recipes of bundles and files called these before.
@@ -29,6 +30,32 @@ class CacheText:
 
 
 @dataclass(frozen=True)
+class TimeBudget:
+    """What the matrix products of a decode step may take.
+
+    Attributes:
+        ratio: of what they take with all matrices in plain 4-bit groups of 32 and the embedding in 8 bits.
+        target: whose kernel costs count, one of `TARGETS`; or what `costs` are of.
+        costs: measured ones, where the target is none of these.
+    """
+
+    ratio: float
+    target: str
+    costs: CostTable | None = None
+
+    def __post_init__(self) -> None:
+        if not 0.1 < self.ratio < 10:
+            raise ValueError(f"time: {self.ratio} of the time of plain 4-bit groups; choose a number such as 0.9")
+        if self.costs is None and self.target not in TARGETS:
+            raise ValueError(f"target: {self.target!r} has no costs; choose one of {', '.join(TARGETS)}")
+
+    @property
+    def table(self) -> CostTable:
+        """The costs to count by."""
+        return self.costs or read_costs(self.target)
+
+
+@dataclass(frozen=True)
 class Recipe:
     """Everything that decides the quantized bytes; it is written into the manifest and reproduces them.
 
@@ -42,6 +69,7 @@ class Recipe:
         smoothing: let neighbouring weights absorb a scale that favours inputs that matter.
         polish: rounds of refinement after GPTQ.
         budget: bits per weight over all parameters; None stores every matrix by `linear` and `embedding`.
+        time: what a decode step may take on a target, in place of a budget of bytes.
         residual_share: what second codes may add to weights.bin, of its bytes without them: how many each 4-bit
             matrix gets is then chosen by sensitivity. None gives each as many as `linear` and `embedding` say.
         calibration: "self" for text that the model writes itself, or the name of the text that was given.
@@ -61,6 +89,7 @@ class Recipe:
     smoothing: bool = False
     polish: int = 0
     budget: float | None = None
+    time: TimeBudget | None = None
     residual_share: float | None = None
     calibration: str = "self"
     calibration_tokens: int = 16384
@@ -80,21 +109,25 @@ class Recipe:
         if self.kv_text is not None and self.kv is None:
             raise ValueError("kv_text: is the text for kv; name int8 or int4 there, or leave it out")
         residuals = self.residual_channels or self.residual_share is not None
-        if not self.needs_text and (self.permute or self.smoothing or self.polish or self.budget or residuals):
+        if not self.needs_text and (
+            self.permute or self.smoothing or self.polish or self.budget or self.time or residuals
+        ):
             raise ValueError(
-                "permute, smoothing, polish, budget and residual channels need calibration: use method "
+                "permute, smoothing, polish, budget, time and residual channels need calibration: use method "
                 + " or ".join(method_names(needs_text=True))
             )
         if self.polish < 0 or self.calibration_tokens < 1:
             raise ValueError("polish must be at least 0 and calibration_tokens at least 1")
         if self.budget is not None and not 1 < self.budget < 32:
             raise ValueError(f"budget: {self.budget} bits per weight; choose a number between 1 and 32, such as 5.0")
+        if self.budget is not None and self.time is not None:
+            raise ValueError("budget counts bytes, and time counts what a decode step takes; leave one out")
         self._check_residual_share()
 
     def _check_residual_share(self) -> None:
         if self.residual_share is None:
             return
-        if self.budget is not None or self.residual_channels:
+        if self.budget is not None or self.time is not None or self.residual_channels:
             raise ValueError(
                 "residual_share: a budget, or residual channels of linear and embedding, say the same; leave one out"
             )
@@ -111,7 +144,7 @@ class Recipe:
     @property
     def weighs(self) -> bool:
         """Whether measured sensitivity decides how each matrix is stored."""
-        return self.budget is not None or self.residual_share is not None
+        return self.budget is not None or self.time is not None or self.residual_share is not None
 
     @property
     def residual_channels(self) -> int:

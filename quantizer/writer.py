@@ -45,8 +45,11 @@ def write_graphs(
     folder: Path,
     progress: Progress,
     at_once: int = _AT_ONCE,
-) -> list[Outcome]:
-    """Write weights.bin and the graphs of `bundle` into `folder`, quantized by `plan`, `at_once` matrices in memory."""
+) -> tuple[list[Outcome], dict[str, str]]:
+    """Write weights.bin and the graphs of `bundle` into `folder`, quantized by `plan`, `at_once` matrices in memory.
+
+    Returns what became of each matrix, and the hash of weights.bin by its name.
+    """
     tensors = graphs.initializers()
     made = _codes(plan, tensors, QuantizeWorker(plan, finished), at_once)
     with WeightsWriter(folder / WEIGHTS_NAME) as writer:
@@ -58,7 +61,7 @@ def write_graphs(
             if name not in writing.stored:
                 writing.add(name, tensor)
     save_rewritten(graphs.models, writing.stored, writer.placed, bundle.manifest.target.provider, folder)
-    return writing.outcomes
+    return writing.outcomes, {WEIGHTS_NAME: writer.sha256}
 
 
 def _codes(

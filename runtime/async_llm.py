@@ -1,6 +1,6 @@
 """AsyncLLM: the same engine for asyncio; cancelling a task cancels its request."""
 
-from collections.abc import AsyncIterator, Callable, Generator, Sequence
+from collections.abc import AsyncIterator, Callable, Generator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from types import TracebackType
@@ -40,9 +40,10 @@ class AsyncLLM:
         *,
         executor: ModelRunner | None = None,
         chat_template: str | Path | None = None,
+        lora: Mapping[str, str | Path] | None = None,
     ) -> None:
         template = None if chat_template is None else Path(chat_template)
-        self.model = Model(path, provider, options or EngineOptions(), executor, chat_template=template)
+        self.model = Model(path, provider, options or EngineOptions(), executor, chat_template=template, lora=lora)
 
     def __repr__(self) -> str:
         return f"AsyncLLM({self.model.describe()})"

@@ -1,5 +1,6 @@
 """A bundle ready to answer: its tokenizer, its templates and an engine, and requests turned into answers."""
 
+import copy
 import functools
 import itertools
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -11,13 +12,15 @@ from .bundle.bundle import open_bundle
 from .bundle.sequence_task import require_generation
 from .chat.options import ChatOptions
 from .chat_reader import ChatReader
+from .engine.draft_model import DRAFT_TOKENS, DraftModel, ModelDrafts
+from .engine.engine import Engine
 from .engine.generation import RequestState
 from .engine.handle import Observer, Reader, RequestHandle
 from .engine.scheduling.sequence import Sequence as TokenSequence
 from .engine.scheduling.waiting import Reservation
-from .engine.speculation import PromptLookup
+from .engine.speculation import Drafts, PromptLookup
 from .errors import OptionError, RequestError
-from .loading import Opening, build_engine, generation_config
+from .loading import Opening, build_engine, generation_config, load_draft
 from .options import EngineOptions, SamplingParams
 from .ort.batch_invariance import Determinism, check_determinism
 from .ort.mapped_pages import trim_heap
@@ -53,6 +56,8 @@ class Model:
         bundle: the opened bundle.
         tokenizer: its tokenizer.
         engine: runs the answers; started.
+        adapters: names of its LoRA adapters.
+        default_adapter: the one of requests that name none, or None for the model alone.
         determinism: the result of the self-test, if one was asked for.
     """
 
@@ -65,11 +70,16 @@ class Model:
         *,
         chat_template: Path | None = None,
         opening: Opening | None = None,
+        lora: Mapping[str, str | Path] | None = None,
     ) -> None:
         self._template_file = chat_template
+        if lora and executor:
+            raise OptionError("lora: adapters are inputs of the bundle's own graphs, not of another executor.")
         if executor is None and opening is None:
-            opening = Opening(path, provider, options)
+            opening = Opening(path, provider, options, lora)
         self.bundle = opening.bundle if opening else open_bundle(path)
+        self.adapters = opening.adapters if opening else ()
+        self.default_adapter: str | None = None
         require_generation(self.bundle, "generating or chatting")
         self.options = options
         manifest = self.bundle.manifest
@@ -78,12 +88,16 @@ class Model:
         self._ids = itertools.count()
         self.determinism: Determinism | None = None
         with closing_on_error(opening or executor):
+            if opening:
+                opening.wait_until_begun()
             self.tokenizer = Tokenizer(self.bundle.path("tokenizer.json"), manifest.tokens.special)
             executor = executor or cast(Opening, opening).executor()
             self._grammars = Grammars(self.tokenizer, self._vocab_size, manifest.tokens.eos)
             if options.self_test:
                 self.determinism = check_determinism(executor)
-            self.engine = build_engine(executor, self.bundle, options)
+            draft = load_draft(self.bundle, options, self.tokenizer)
+            self._draft_model = DraftModel(draft, self._vocab_size) if draft else None
+            self.engine: Engine = build_engine(executor, self.bundle, options)
         self.engine.start()
         trim_heap()  # reading a tokenizer takes tens of megabytes that are free again now
 
@@ -114,6 +128,7 @@ class Model:
             self._grammars.constraint(params.structured)  # refuses here what does not compile
         if params.prompt_logprobs is not None and not self.engine.core.executor.can_give_all_logits:
             raise RequestError("prompt_logprobs: this executor gives the logits of one position only.")
+        params = self._with_adapter(params)
         ids = self._prompt_ids(prompt, special_tokens)
         self.engine.core.scheduler.check(len(ids), params.max_tokens)
         if timeout is not None and not timeout >= 0:
@@ -140,6 +155,19 @@ class Model:
             self.engine, answers, streamed=streamed, readers=readers, observer=observer, reservation=reservation
         )
 
+    def with_adapter(self, name: str) -> "Model":
+        """The same model and engine, whose requests have this adapter unless they name another."""
+        other = copy.copy(self)
+        other.default_adapter = name
+        return other
+
+    def _with_adapter(self, params: SamplingParams) -> SamplingParams:
+        name = params.adapter or self.default_adapter
+        if name is not None and name not in self.adapters:
+            known = ", ".join(map(repr, self.adapters)) or "none"
+            raise RequestError(f"adapter {name!r:.80} is not loaded; loaded: {known}.")
+        return params if name == params.adapter else params.with_changes({"adapter": name})
+
     def answers(self, request: Request) -> list[RequestState]:
         """The `n` answers to one request, not yet submitted."""
         return [self._answer(request, index) for index in range(request.params.n)]
@@ -151,12 +179,18 @@ class Model:
         deadline = None if request.timeout is None else now + request.timeout
         sequence = TokenSequence(next(self._ids), ids, len(ids), end, now, deadline)
         sequence.scored = params.prompt_logprobs is not None
+        sequence.adapter = 1 + self.adapters.index(params.adapter) if params.adapter else 0
         stop_ids = frozenset(params.stop_token_ids).union(() if params.ignore_eos else self.bundle.manifest.tokens.eos)
         constraint = self._grammars.constraint(params.structured) if params.structured else None
         sampler = Sampler(params, self._vocab_size, ids, stop_ids=stop_ids, index=index, constraint=constraint)
         detokenizer = Detokenizer(self.tokenizer, request.visible)
-        lookup = PromptLookup(self.options.speculation) if self.options.speculation else None
-        return RequestState(sequence, sampler, detokenizer, params, stop_ids, index, lookup)
+        return RequestState(sequence, sampler, detokenizer, params, stop_ids, index, self._drafts())
+
+    def _drafts(self) -> Drafts | None:
+        """What drafts tokens of one answer, if anything does."""
+        if self._draft_model is not None:
+            return ModelDrafts(self._draft_model, self.options.speculation or DRAFT_TOKENS)
+        return PromptLookup(self.options.speculation) if self.options.speculation else None
 
     def chat_request(
         self,
@@ -243,6 +277,8 @@ class Model:
     def close(self) -> None:
         """Cancel everything, and release threads and memory."""
         self.engine.close()
+        if self._draft_model is not None:
+            self._draft_model.close()
 
     @functools.cached_property
     def chat_template(self) -> "ChatTemplate":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, overload
@@ -33,6 +34,8 @@ class LLM:
         options: how the engine uses the machine.
         executor: computes steps in place of the bundle's graphs, for embedders.
         chat_template: a file with a template in place of the bundle's own.
+        draft: bundle of a smaller model with the same tokenizer, in place of the one in `options`.
+        lora: folders of LoRA adapters by name; a request has one by `adapter="name"` among its parameters.
 
     Raises:
         BundleError: the folder is not a usable bundle.
@@ -51,14 +54,18 @@ class LLM:
         *,
         executor: ModelRunner | None = None,
         chat_template: str | Path | None = None,
+        draft: str | Path | None = None,
+        lora: Mapping[str, str | Path] | None = None,
     ) -> None:
         options = options or EngineOptions()
-        opening = Opening(path, provider, options) if executor is None else None
+        if draft is not None:
+            options = replace(options, draft=draft)
+        opening = Opening(path, provider, options, lora) if executor is None else None
 
         from .client import Model  # while the weights are loaded
 
         template = None if chat_template is None else Path(chat_template)
-        self.model = Model(path, provider, options, executor, chat_template=template, opening=opening)
+        self.model = Model(path, provider, options, executor, chat_template=template, opening=opening, lora=lora)
 
     def __repr__(self) -> str:
         return f"LLM({self.model.describe()})"

@@ -1,11 +1,14 @@
 """Loading a bundle: which executor, how much memory for keys and values, and an engine over both."""
 
-from collections.abc import Mapping
+import threading
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from .adapters.fitting import FittedAdapter, load_adapters
 from .bundle import json_codec
 from .bundle.bundle import Bundle, open_bundle
 from .bundle.memory_need import explained
@@ -15,9 +18,11 @@ from .host.memory import available_memory
 from .options import EngineOptions
 from .ort.background import prepare_later
 from .ort.executor import OnnxExecutor
+from .ort.paged import PagedExecutor
 from .ort.prepared import find
 from .ort.runner_protocol import ModelRunner, states_of
-from .ort.session import choose_provider
+from .ort.session import ProviderName, choose_provider
+from .text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
     from .cache.blocks import BlockPool
@@ -36,19 +41,37 @@ class Opening:
         path: the bundle's folder; opened at once.
         provider: "cpu", "cuda" or "auto".
         options: how the engine uses the machine.
+        lora: folders of LoRA adapters by name; read at once.
+
+    Attributes:
+        adapters: the names of the adapters.
 
     Raises:
         BundleError: the folder is not a usable bundle.
+        CheckpointError, UnsupportedError: an adapter cannot be read, or does not fit.
     """
 
-    def __init__(self, path: str | Path, provider: str, options: EngineOptions) -> None:
-        self.bundle = open_bundle(path)
+    def __init__(
+        self,
+        path: str | Path,
+        provider: str,
+        options: EngineOptions,
+        lora: Mapping[str, str | Path] | None = None,
+    ) -> None:
+        self.bundle, self._begun = open_bundle(path), threading.Event()
         require_generation(self.bundle, "generating or chatting")
+        adapters = load_adapters(self.bundle, lora or {})
+        self.adapters: tuple[str, ...] = tuple(one.name for one in adapters)
         pool = ThreadPoolExecutor(1, "onnxlm-load")
-        self._executor = pool.submit(load_executor, self.bundle, provider, options)
+        self._executor = pool.submit(load_executor, self.bundle, provider, options, adapters, self._begun.set)
+        self._executor.add_done_callback(lambda _: self._begun.set())
         pool.shutdown(wait=False)
 
-    def executor(self) -> OnnxExecutor:
+    def wait_until_begun(self) -> None:
+        """Wait until ONNX Runtime loads, so that what holds the interpreter's lock long does not keep it from that."""
+        self._begun.wait()
+
+    def executor(self) -> OnnxExecutor | PagedExecutor:
         """Wait for the executor, or raise what loading it raised."""
         return self._executor.result()
 
@@ -58,8 +81,16 @@ class Opening:
             self._executor.result().close()
 
 
-def load_executor(bundle: Bundle, provider: str, options: EngineOptions) -> OnnxExecutor:
+def load_executor(
+    bundle: Bundle,
+    provider: str,
+    options: EngineOptions,
+    adapters: Sequence[FittedAdapter] = (),
+    begun: Callable[[], None] = lambda: None,
+) -> OnnxExecutor | PagedExecutor:
     """The executor over a bundle's own graphs, or over weights that were prepared for this processor.
+
+    `begun` is called before ONNX Runtime loads them.
 
     Raises:
         OptionError: `kv_dtype` is not what the graphs hold, or `context` more than the model has.
@@ -67,7 +98,12 @@ def load_executor(bundle: Bundle, provider: str, options: EngineOptions) -> Onnx
     """
     _check_kv_dtype(bundle, options.kv_dtype)
     _check_context(bundle, options.context)
-    chosen, prepared = choose_provider(provider, bundle), find(bundle)
+    chosen = choose_provider(provider, bundle)
+    if bundle.manifest.graphs.paged is not None:
+        begun()
+        return _load_paged(bundle, chosen, options, adapters)
+    prepared = find(bundle)
+    begun()
     slots, context = options.max_concurrency, options.context
     with explained(bundle, slots=slots, context=context) if chosen == "cpu" else nullcontext():  # a GPU tells itself
         executor = OnnxExecutor(
@@ -78,12 +114,60 @@ def load_executor(bundle: Bundle, provider: str, options: EngineOptions) -> Onnx
             context=context,
             threads=options.threads,
             kv_memory=options.kv_memory,
+            adapters=adapters,
         )
     if prepared:
         prepared.release_stored()
     elif options.prepare:
         prepare_later(bundle)
     return executor
+
+
+def _load_paged(
+    bundle: Bundle, provider: ProviderName, options: EngineOptions, adapters: Sequence[FittedAdapter]
+) -> PagedExecutor:
+    """The executor over keys and values in blocks."""
+    if adapters:
+        raise OptionError("lora: the paged graph takes no adapters. Export the bundle without --kv paged.")
+    return PagedExecutor(
+        bundle,
+        provider,
+        slots=options.max_concurrency,
+        context=options.context,
+        threads=options.threads,
+        kv_memory=options.kv_memory,
+    )
+
+
+def load_draft(bundle: Bundle, options: EngineOptions, tokenizer: Tokenizer) -> OnnxExecutor | PagedExecutor | None:
+    """The executor of the draft model in `options`, with one slot; None if there is none.
+
+    Raises:
+        BundleError: its folder is not a usable bundle.
+        OptionError: it has another vocabulary than `bundle`, or layers whose state cannot go back.
+    """
+    if options.draft is None:
+        return None
+    draft = open_bundle(options.draft)
+    require_generation(draft, "drafting")
+    if draft.manifest.state_bytes:
+        raise OptionError(f"{draft.folder} cannot draft: its layers keep a state that cannot go back. Choose another.")
+    if not _same_vocabulary(bundle, draft, tokenizer):
+        raise OptionError(
+            f"{draft.folder} has another tokenizer than {bundle.folder}: the ids of its tokens mean something else. "
+            "A draft model is a smaller one of the same family."
+        )
+    context = min(draft.manifest.architecture.context_length, options.context or 1 << 30)
+    alone = replace(options, draft=None, max_concurrency=1, context=context, kv_memory=None, kv_dtype="auto")
+    return load_executor(draft, draft.manifest.target.provider, alone)
+
+
+def _same_vocabulary(bundle: Bundle, draft: Bundle, tokenizer: Tokenizer) -> bool:
+    files = [one.manifest.files["tokenizer.json"].sha256 for one in (bundle, draft)]
+    if files[0] == files[1]:
+        return True
+    theirs = Tokenizer(draft.path("tokenizer.json"), draft.manifest.tokens.special)
+    return theirs.vocabulary() == tokenizer.vocabulary()
 
 
 def _check_context(bundle: Bundle, wanted: int | None) -> None:
@@ -118,7 +202,7 @@ def build_engine(executor: ModelRunner, bundle: Bundle, options: EngineOptions) 
     from .engine.scheduling.scheduler import Scheduler
     from .engine.scheduling.waiting import WaitingLimit
 
-    if options.speculation and not executor.can_give_all_logits:
+    if (options.speculation or options.draft) and not executor.can_give_all_logits:
         raise OptionError("speculation needs logits of several positions, which this executor does not give.")
     pool, states = _pool(executor, options), states_of(executor)
     windows = [layer.window for layer in bundle.manifest.architecture.layers if layer.window is not None]
@@ -143,14 +227,15 @@ def _decode_is_exact(bundle: Bundle) -> bool:
 
 
 def _pool(executor: ModelRunner, options: EngineOptions) -> "BlockPool":
-    from .cache.blocks import BlockPool
+    from .cache.blocks import DEFAULT_BLOCK, BlockPool
 
     states, per_token = states_of(executor), executor.bytes_per_token
     row_bytes = states.state_bytes if states else 0
     everything = executor.slots * (executor.capacity * per_token + row_bytes)
     held = getattr(executor, "kv_budget", None)  # on a GPU the slots are as long as the memory there allows
     budget = held or options.kv_memory or min(everything, int(available_memory() * _KV_SHARE))
-    pool = BlockPool.of_bytes(budget, per_token, row_bytes=row_bytes)
+    block_tokens = getattr(executor, "block_tokens", DEFAULT_BLOCK)
+    pool = BlockPool.of_bytes(budget, per_token, block_tokens, row_bytes)
     if not pool.tokens:
         beside = f" and {row_bytes} bytes per sequence for the states of its layers" if row_bytes else ""
         raise OptionError(

@@ -4,6 +4,7 @@ import math
 import operator
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
 from typing import Any, Literal
 
 from .errors import OptionError, RequestError
@@ -38,6 +39,7 @@ class SamplingParams:
         logprobs: How many alternatives to report per generated token (0: the token alone; None: none at all).
         prompt_logprobs: The same for each prompt token.
         n: How many independent answers.
+        adapter: Name of the LoRA adapter to answer with, of those that the model was loaded with.
         structured: What the answers must be: JSON of a schema, and the like. A pydantic model stands for its schema.
 
     Raises:
@@ -62,6 +64,7 @@ class SamplingParams:
     prompt_logprobs: int | None = None
     n: int = 1
     structured: StructuredOutput | None = None
+    adapter: str | None = None
 
     def __post_init__(self) -> None:
         try:
@@ -75,6 +78,8 @@ class SamplingParams:
         min_tokens = integer("min_tokens", self.min_tokens, 0)
         if min_tokens > max_tokens:
             raise ValueError(f"min_tokens {min_tokens} is more than max_tokens {max_tokens}")
+        if self.adapter is not None and not isinstance(self.adapter, str):
+            raise ValueError(f"adapter must be the name of a LoRA adapter, got {self.adapter!r:.80}")
         if not isinstance(self.ignore_eos, bool):
             raise ValueError(f"ignore_eos must be true or false, got {self.ignore_eos!r}")
         return {
@@ -170,6 +175,8 @@ class EngineOptions:
         threads: Threads inside one step; None is the number of physical cores.
         self_test: Check at the start that answers do not depend on their company, bit for bit; see LLM.deterministic.
         speculation: Most tokens drafted by prompt lookup per step; 0 is off.
+        draft: Bundle of a smaller model with the same tokenizer. It drafts tokens for an answer that runs alone, while
+            that pays; `speculation` is then the longest draft (0: five tokens). Answers stay the same.
         prepare: After a start without prepared weights, have another process pack them for the next one (CPU only).
 
     Raises:
@@ -189,6 +196,7 @@ class EngineOptions:
     threads: int | None = None
     self_test: bool = False
     speculation: int = 0
+    draft: str | Path | None = None
     prepare: bool = True
 
     def __post_init__(self) -> None:
@@ -213,6 +221,7 @@ class EngineOptions:
             "threads": _optional(integer, "threads", self.threads, 1),
             "self_test": bool(self.self_test),
             "speculation": integer("speculation", self.speculation, 0, 64),
+            "draft": None if self.draft is None else Path(self.draft),
             "prepare": bool(self.prepare),
         }
 

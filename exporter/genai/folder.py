@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from runtime.adapters.fitting import require_no_adapter_inputs
 from runtime.bundle.bundle import Bundle, new_bundle, open_bundle
 from runtime.bundle.manifest import MANIFEST_NAME
 from runtime.bundle.sequence_task import require_generation
@@ -80,6 +81,7 @@ def export_genai(
 
 def _write(bundle: Bundle, output: Path, options: ExportOptions, link_weights: bool) -> GenaiReport:
     require_generation(bundle, "a folder for onnxruntime-genai")
+    require_no_adapter_inputs(bundle, "a folder for onnxruntime-genai")
     config = genai_config(bundle.manifest)
     with new_bundle(output, overwrite=options.overwrite, marker=CONFIG_FILE) as folder:
         linked = _provide(bundle.path(WEIGHTS_FILE), folder / WEIGHTS_FILE, link_weights)

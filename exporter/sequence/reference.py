@@ -23,6 +23,18 @@ def main() -> None:
         row = _row_by(folder, request)
         rows = [row(torch.tensor([ids])).float().numpy() for ids in request["texts"]]
     np.save(Path(sys.argv[2]), np.concatenate(rows))
+    Path(sys.argv[2]).with_suffix(".json").write_text(json.dumps(_samples(folder)), encoding="utf-8")
+
+
+def _samples(folder: Path) -> list[tuple[str, list[int]]]:
+    """Texts and their ids by the folder's AutoTokenizer, special tokens included; none where it has no tokenizer."""
+    from transformers import AutoTokenizer
+
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+    except Exception:  # noqa: BLE001  # whatever transformers raises of a folder that it does not know
+        return []
+    return [(text, tokenizer(text)["input_ids"]) for text in ("Hello world", "Ünïcödé 你好 🙂", "a\n\tb")]
 
 
 def _row_by(folder: Path, request: dict[str, Any]) -> Callable[[Any], Any]:

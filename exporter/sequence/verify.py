@@ -44,8 +44,8 @@ class SequenceReference:
         """Not of sequences for generation."""
         raise NotImplementedError
 
-    def rows(self, texts: Sequence[npt.NDArray[np.int64]]) -> Rows:
-        """`[texts, width]`.
+    def rows(self, texts: Sequence[npt.NDArray[np.int64]]) -> tuple[Rows, list[tuple[str, list[int]]]]:
+        """`[texts, width]`; and texts with their ids, special tokens included.
 
         Raises:
             VerificationError: it cannot run.
@@ -69,7 +69,8 @@ class SequenceReference:
                     "self-consistency to compare texts alone with texts in a batch instead."
                 )
             found: Rows = np.load(output)
-        return found
+            samples = json.loads(output.with_suffix(".json").read_text(encoding="utf-8"))
+        return found, samples
 
 
 def sequence_reference(
@@ -102,14 +103,34 @@ def verify_sequences(
     session = open_session(folder / manifest.graphs.prefill.file)
     ours = _batch(session, texts)
     progress("verifying", 1, 2)
+    notes: list[str] = []
     if isinstance(reference, SequenceReference):
-        expected, name = reference.rows(texts), "transformers"
+        (expected, samples), name = reference.rows(texts), "transformers"
+        notes = _require_same_tokens(folder, samples)
     else:
         expected, name = np.concatenate([_batch(session, [text]) for text in texts]), "self-consistency"
     difference = require_close(ours, expected, manifest.target.dtype, name)
     progress("verifying", 2, 2)
     method: Any = name
-    return Verification(method, difference), []
+    return Verification(method, difference), notes
+
+
+def _require_same_tokens(folder: Path, samples: Sequence[tuple[str, Sequence[int]]]) -> list[str]:
+    """Special tokens included: the last one is what most models pool at."""
+    from tokenizers import Tokenizer
+
+    tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+    for text, expected in samples:
+        found = tokenizer.encode(text).ids
+        if found != list(expected):
+            return [
+                f"{text!r} is {found} by the bundle's tokenizer.json, and {list(expected)} by transformers' tokenizer. "
+                "If that is what the model was trained with, save it anew by AutoTokenizer.from_pretrained(folder)"
+                ".save_pretrained(folder), and export again."
+            ]
+    return []
 
 
 def _batch(session: Any, texts: Sequence[npt.NDArray[np.int64]]) -> Rows:

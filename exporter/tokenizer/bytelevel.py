@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Any
 
 from runtime.errors import CheckpointError, UnsupportedError
 
-from .splits import WORD_SPLITS, WordSplit
+from .splits import REFUSED, SENTENCEPIECE, WORD_SPLITS, WordSplit
 from .vocabulary import WRITTEN_BYTES, Vocabulary, add_ends, add_tokens, byte_alphabet
 
 if TYPE_CHECKING:
@@ -45,9 +45,15 @@ def pre_tokenizer(split: WordSplit) -> Any:
 
 def _word_split(vocabulary: Vocabulary) -> WordSplit:
     name = vocabulary.get("pre")
+    if name in REFUSED:
+        raise UnsupportedError(
+            f"{vocabulary.where}: tokenizer.ggml.pre is {name!r}: {REFUSED[name]}. Export from the original Hugging "
+            "Face folder, or convert the file again with a current converter."
+        )
     if name not in WORD_SPLITS:
         raise UnsupportedError(
-            f"{vocabulary.where}: tokenizer.ggml.pre is {name!r}; supported are {', '.join(sorted(WORD_SPLITS))}. "
+            f"{vocabulary.where}: tokenizer.ggml.pre is {name!r}; supported are "
+            f"{', '.join(sorted({*WORD_SPLITS, *SENTENCEPIECE}))}. "
             "Export from the original Hugging Face folder, or convert the file again with a current converter."
         )
     return WORD_SPLITS[name]

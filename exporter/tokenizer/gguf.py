@@ -10,8 +10,8 @@ from typing import Any
 from runtime.errors import CheckpointError, UnsupportedError
 
 from .bytelevel import byte_level_tokenizer
-from .sentencepiece import gemma4_tokenizer, sentencepiece_tokenizer
-from .splits import WORD_SPLITS
+from .sentencepiece import gemma4_tokenizer, sentencepiece_tokenizer, spelled_tokenizer
+from .splits import SENTENCEPIECE, WORD_SPLITS
 from .vocabulary import ROLES, Vocabulary, read_vocabulary
 
 BUILDERS = {"gpt2": byte_level_tokenizer, "llama": sentencepiece_tokenizer, "gemma4": gemma4_tokenizer}
@@ -45,8 +45,9 @@ def _tokenizer_json(vocabulary: Vocabulary) -> str:
             f"{vocabulary.where}: tokenizer.ggml.model is {kind!r}; supported are {', '.join(BUILDERS)}. "
             "Export from the original Hugging Face folder instead."
         )
+    build = spelled_tokenizer if kind == "gpt2" and vocabulary.get("pre") in SENTENCEPIECE else BUILDERS[kind]
     try:
-        return str(BUILDERS[kind](vocabulary).to_str())
+        return str(build(vocabulary).to_str())
     except CheckpointError:
         raise
     except Exception as error:

@@ -30,6 +30,13 @@ def gemma4_tokenizer(vocabulary: Vocabulary) -> "Tokenizer":
     return _tokenizer(vocabulary, "gemma")
 
 
+def spelled_tokenizer(vocabulary: Vocabulary) -> "Tokenizer":
+    """The tokenizer of a file that calls itself byte-level ("gpt2") and has ▁ for spaces, such as Sarvam's."""
+    tokenizer = _tokenizer(vocabulary, "gemma")
+    add_ends(tokenizer, vocabulary, bos=False)
+    return tokenizer
+
+
 def _tokenizer(vocabulary: Vocabulary, style: Style) -> "Tokenizer":
     from tokenizers import Tokenizer, models
 

@@ -77,6 +77,16 @@ _CASED = _letters(
 )
 
 
+# Scripts without spaces, as llama.cpp has them for AFMoE, with the first compatibility character in its normal form.
+_UNSPACED = (
+    _letters(
+        "4E00-9FFF 3400-4DBF 8C48-FAFF 3040-309F 30A0-30FF FF65-FF9F 2F00-2FDF E40-E7F E80-EFF 1780-17FF 1000-109F"
+        " AA60-AA7F A9E0-A9FF AC00-D7AF 1100-11FF"
+    )
+    + "+"
+)
+
+
 @dataclass(frozen=True)
 class WordSplit:
     """How text is cut.
@@ -102,7 +112,7 @@ _GROUPS: tuple[tuple[WordSplit, str], ...] = (
     (
         WordSplit((_GPT2,)),
         "gpt-2 phi-2 jais trillion granite-docling exaone4 a.x-4.0 mellum gigachat jina-es jina-de jina-v2-es "
-        "jina-v2-de modern-bert",
+        "jina-v2-de modern-bert jina-v1-en jina-v2-code roberta-bpe",
     ),
     (WordSplit((_GPT2,), nfc=True), "mpt olmo"),
     (WordSplit((_DIGIT, _GPT2)), "starcoder refact smollm codeshell exaone minerva-7b mellum2"),
@@ -111,12 +121,14 @@ _GROUPS: tuple[tuple[WordSplit, str], ...] = (
         WordSplit((_LLAMA3,), ignore_merges=True, add_bos=True),
         "llama3 llama-v3 llama-bpe falcon3 falcon-h1 pixtral midm-2.0 lfm2 jina-v5-nano",
     ),
-    (WordSplit((_LLAMA3,)), "dbrx smaug-bpe glm4 chatglm-bpe"),
+    (WordSplit((_LLAMA3,)), "dbrx smaug-bpe chatglm-bpe"),
+    (WordSplit((_LLAMA3,), ignore_merges=True), "glm4 glm5"),
     (WordSplit((_QWEN2,), nfc=True), "qwen2 deepseek-r1-qwen f2llmv2"),
     (WordSplit((_QWEN2,)), "stablelm2 hunyuan solar-open megrez kormo grok-2"),
     (WordSplit((_QWEN35,), nfc=True), "qwen35"),
     (WordSplit((_TEKKEN,), ignore_merges=True, add_bos=True), "tekken"),
     (WordSplit((_GPT4O,)), "gpt-4o llama4 kanana2 talkie minimax-m2"),
+    (WordSplit((_GPT4O,), ignore_merges=True), "granite-embed-multi-97m"),
     (WordSplit((_GPT2,), (_DIGITS, "[0-9][0-9][0-9]"), punctuation=True), "falcon"),
     (WordSplit((r"\p{N}{1,3}", _HAN_KANA, _DEEPSEEK3)), "deepseek-v3 hunyuan-dense joyai-llm hy_v4"),
     (WordSplit(("[\r\n]", r"\s?\p{L}+", r"\s?\p{P}+", _HAN_HANGUL, _DIGIT)), "deepseek-coder"),
@@ -141,6 +153,22 @@ _GROUPS: tuple[tuple[WordSplit, str], ...] = (
         WordSplit((r"\p{N}{1,3}", _HAN_KANA, _DEEPSEEK3.replace(r"+[\r\n]*|\s*[\r\n]+", r"+|[\r\n]"), _DIGIT)),
         "spark2_5",
     ),
+    (WordSplit((r"\p{N}{1,3}(?=(?:\p{N}{3})*(?!\p{N}))", _UNSPACED, _DEEPSEEK3)), "afmoe"),
+    (
+        WordSplit(
+            ("<sentinel:[0-9]+>", "IMGIMG[A-I]{1,4}Z", "[\t\n]|    |  ", _DIGIT, r"[\p{P}!-/:-@\[-`{-~]", _GPT2),
+            add_bos=True,
+        ),
+        "chameleon",
+    ),
 )
 
 WORD_SPLITS: dict[str, WordSplit] = {name: split for split, names in _GROUPS for name in names.split()}
+
+# Byte-level by their tokenizer.ggml.model, and yet spelled as SentencePiece does: ▁ for spaces, bytes by name.
+SENTENCEPIECE = frozenset({"gemma4", "granite-embed-multi-311m", "sarvam-moe"})
+# Known, and not to be rebuilt: why.
+REFUSED = {
+    "default": "the converter did not know the model's tokenizer, and what stands in for it gives other ids",
+    "whitespace": "it is of encoders that embed text (Jina), whose words have no spaces and no bytes",
+}

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from runtime.adapters.fitting import require_no_adapter_inputs
 from runtime.bundle.bundle import Bundle, new_bundle, open_bundle
 from runtime.bundle.sequence_task import require_generation
 from runtime.errors import UnsupportedError
@@ -68,6 +69,7 @@ def export_transformersjs(
     """
     bundle = open_bundle(source)
     require_generation(bundle, "a folder for transformers.js")
+    require_no_adapter_inputs(bundle, "a folder for transformers.js")
     if bundle.manifest.target.provider != "cpu":
         raise UnsupportedError(f"{source}: is for {bundle.manifest.target.provider}; give a bundle for the CPU.")
     name = graph_name(bundle.manifest)

@@ -4,6 +4,7 @@ import importlib.util
 from dataclasses import dataclass
 from typing import Literal
 
+from models.targets.registry import PROVIDERS
 from runtime.errors import VerificationError
 from runtime.host.memory import available_memory
 
@@ -11,7 +12,7 @@ from .references import ModuleReference, Reference, TransformersReference
 
 Method = Literal["auto", "transformers", "self-consistency", "none"]
 
-_LIBRARIES = 550 << 20  # torch and transformers, loaded, with a few activations
+_LIBRARIES = 270 << 20  # torch and transformers, loaded, with a few activations
 _PEFT = 150 << 20
 
 
@@ -32,19 +33,22 @@ class VerificationPlan:
     warnings: tuple[str, ...] = ()
 
 
-def plan_verification(reference: Reference, method: Method, provider: str, parameters: int) -> VerificationPlan:
+def plan_verification(
+    reference: Reference, method: Method, provider: str, parameters: int, beside: int = 0
+) -> VerificationPlan:
     """Choose.
 
     Args:
         reference: of the source.
         method: what the user wants.
-        provider: what the graphs are for; only those for the CPU can be run here.
+        provider: what the graphs are for; not all can be run here.
         parameters: of the model, tied ones once.
+        beside: parameters that are in memory twice while the reference is built.
 
     Raises:
         VerificationError: the user wants the reference, and it cannot run here.
     """
-    if method == "none" or provider != "cpu":
+    if method == "none" or not PROVIDERS[provider].runs_here:
         return VerificationPlan(False)
     if method == "self-consistency":
         return VerificationPlan(True)
@@ -53,7 +57,7 @@ def plan_verification(reference: Reference, method: Method, provider: str, param
     adapters = isinstance(reference, TransformersReference) and bool(reference.lora)
     needed = ("torch", "transformers", "peft") if adapters else ("torch", "transformers")
     missing = [name for name in needed if importlib.util.find_spec(name) is None]
-    memory = 4 * parameters + _LIBRARIES + (_PEFT if adapters else 0)
+    memory = 4 * (parameters + beside) + _LIBRARIES + (_PEFT if adapters else 0)
     if missing:
         return _instead(
             method, f"an independent reference needs {' and '.join(missing)}: pip install {' '.join(missing)}"

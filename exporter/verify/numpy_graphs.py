@@ -79,8 +79,11 @@ def open_session(path: Path) -> Any:
 
     options = ort.SessionOptions()
     options.log_severity_level = 3
-    # Packed copies of the weights would double the memory, for a handful of steps.
+    # Packed copies of the weights would double the memory, for a handful of steps; so would an arena that keeps
+    # what was needed once, at twice its size.
     options.add_session_config_entry("session.disable_prepacking", "1")
+    options.enable_cpu_mem_arena = False
+    options.enable_mem_pattern = False
     try:
         return ort.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
     except Exception as error:  # ONNX Runtime raises a dozen unrelated types here

@@ -2,6 +2,7 @@
 
 import copy
 import json
+import os
 import subprocess
 import sys
 import tempfile
@@ -70,7 +71,9 @@ class TransformersReference:
         with tempfile.TemporaryDirectory() as scratch:
             output = Path(scratch) / "logits.npy"
             command = [sys.executable, "-P", "-m", "exporter.verify.reference", json.dumps(request), str(output)]
-            done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603  # our own module
+            # Loading ahead in threads would hold experts twice, before and after they are stacked.
+            environment = {**os.environ, "HF_DEACTIVATE_ASYNC_LOAD": "1"}
+            done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)  # noqa: S603
             if done.returncode or not output.is_file():
                 raise _cannot_run("transformers", (done.stderr.strip().splitlines() or ["no message"])[-1])
             facts = json.loads(output.with_suffix(".json").read_text(encoding="utf-8"))

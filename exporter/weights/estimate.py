@@ -5,7 +5,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from quantizer.parallel import threads
 from runtime.errors import BundleError
+from runtime.host.memory import own_memory
 
 from .read import working_bytes
 
@@ -13,9 +15,13 @@ if TYPE_CHECKING:
     from .plan import Weight
     from .store import Storage
 
-_GRAPHS_AND_TOKENIZER = 32 << 20
-_LIBRARIES = 200 << 20
-_PACKING = 160 << 20  # floats of a few blocks, and what is tried on them
+# Measured by tests/bench/export_peak.py, in bytes.
+_GRAPHS = 2 << 20
+_STARTED = 10 << 20  # what threads and readers take that were not there before
+_GRAPHS_EACH = 100 << 10  # for each weight, in memory, with what of it is in both graphs
+_PACKING = 50 << 20  # of each thread: floats of a few blocks, and what is tried on them
+_SESSION = 12 << 20
+_SCALE = 4  # of a group, as float32
 
 
 @dataclass(frozen=True)
@@ -33,13 +39,34 @@ class Estimate:
     verification: int = 0
 
 
-def estimate(weights: "list[Weight]", storage: "Storage", verification: int = 0) -> Estimate:
-    """Without reading any weight. `verification`: bytes of the reference's process, which runs after the weights are
-    written, beside this one."""
+def estimate(
+    weights: "list[Weight]", storage: "Storage", verification: int = 0, *, runs: bool = False, others: int = 0
+) -> Estimate:
+    """Without reading any weight.
+
+    Args:
+        weights, storage: what will be written, and how.
+        verification: bytes of the reference's process, which runs after the weights are written, beside this one.
+        runs: whether the graphs are run to be verified.
+        others: bytes of the bundle's other files.
+    """
     sizes = [storage.nbytes(weight) for weight in weights]
     largest = max((_working_bytes(weight, storage) for weight in weights), default=0)
-    disk = sum(sizes) + 4096 * len(sizes) + _GRAPHS_AND_TOKENIZER
-    return Estimate(disk, _LIBRARIES + max(largest, verification), verification)
+    disk = sum(sizes) + sum(-size % (4096 if size >= 1 << 16 else 64) for size in sizes) + _GRAPHS + others
+    verifying = verification + (_SESSION + session_bytes(weights, storage) if runs else 0)
+    before = own_memory() + _STARTED + _GRAPHS_EACH * len(weights)
+    return Estimate(disk, before + max(largest, verifying), verification)
+
+
+def session_bytes(weights: "list[Weight]", storage: "Storage") -> int:
+    """What a run of the graphs holds beside the mapped weights: the largest matrix decoded, and scales as float32."""
+    decoded = scales = 0
+    for weight in weights:
+        site, config = storage.sites.get(weight.name), storage.config(weight)
+        if site is not None and config is not None:
+            scales += _SCALE * site.count * site.rows * config.scheme.groups(site.inputs)
+            decoded = max(decoded, 4 * site.rows * site.inputs)
+    return decoded + scales
 
 
 def require_space(output: str | Path, needed: Estimate) -> None:
@@ -54,14 +81,26 @@ def require_space(output: str | Path, needed: Estimate) -> None:
     free = shutil.disk_usage(folder).free
     if free < needed.disk:
         raise BundleError(
-            f"{output}: the bundle needs about {needed.disk / 1e9:.2f} GB, and {folder} has {free / 1e9:.2f} GB free. "
+            f"{output}: the bundle needs about {size_text(needed.disk)}, and {folder} has {size_text(free)} free. "
             f"Choose another output, or store less with --quantize int4."
         )
 
 
+def size_text(size: int) -> str:
+    """In gigabytes, or in megabytes where that says more."""
+    return f"{size / 1e9:.2f} GB" if size >= 100e6 else f"{size / 1e6:.0f} MB"
+
+
 def _working_bytes(weight: "Weight", storage: "Storage") -> int:
-    """A matrix with codes is in memory as one byte a weight, and once more packed; others as far as they must be."""
-    if weight.name in storage.sites and storage.nbytes(weight) < weight.nbytes:
-        site = storage.sites[weight.name]
-        return site.rows * site.inputs + storage.nbytes(weight) + _PACKING
-    return working_bytes(weight)
+    """A matrix with codes takes one byte a weight, and is packed once more below 8 bits; others as `read` says."""
+    site, config = storage.sites.get(weight.name), storage.config(weight)
+    if site is None or config is None or storage.nbytes(weight) >= weight.nbytes:
+        return working_bytes(weight)
+    scheme, count = config.scheme, site.count if site.joined == "inputs" else 1
+    values = count * site.rows * site.inputs
+    packed = values // 2 if scheme.bits < 8 else 0
+    scales = 2 * _SCALE * count * site.rows * scheme.groups(site.inputs)
+    if storage.is_kept(weight):
+        copies = 2 if len(weight.sources) > 1 or site.role == "experts" else 1
+        return copies * values + packed + scales
+    return values + packed + scales + _PACKING * threads()

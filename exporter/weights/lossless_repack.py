@@ -130,7 +130,8 @@ def _nearest(parts: "list[PackedTensor]") -> Scheme:
 def _stacked(parts: "list[PackedTensor]", scheme: Scheme) -> QuantizedMatrix:
     """Case 1."""
     bits, group, inputs = scheme.bits, scheme.group_size, parts[0].codes.shape[1]
-    codes = np.concatenate([part.codes + _shift(part, bits) for part in parts])
+    shifted = [part.codes + _shift(part, bits) if part.bits != bits else part.codes for part in parts]
+    codes = shifted[0] if len(parts) == 1 else np.concatenate(shifted)
     scales = np.concatenate([_regrouped(part.scales, part.group_size, group, inputs) for part in parts])
     if scheme.symmetric:
         return QuantizedMatrix(scheme, codes, scales, None)

@@ -3,13 +3,11 @@
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
-from quantizer.allocation.candidates import config_for
 from quantizer.recipe import Recipe
 from quantizer.storage.packing import packed_bytes
 from quantizer.storage.scheme import QuantConfig, Scheme
 from runtime.bundle.manifest import Calibration, Quantization, QuantizedTensor
 
-from .expert_stacks import store_kept_stack, store_packed_stack
 from .lossless_repack import common_scheme, repacked_matrix, scale_kind, stack_scheme, with_scales_as
 from .read import weight_pieces
 
@@ -67,7 +65,7 @@ class Storage:
         site, config = self.sites.get(weight.name), self.config(weight)
         if site is None or config is None:
             return weight.nbytes
-        scale_bytes = 2 if self.keep is False or isinstance(self.kept_as(weight), str) else 4
+        scale_bytes = 4 if self.is_kept(weight) else 2
         return min(weight.nbytes, site.count * packed_bytes(site.rows, site.inputs, config, scale_bytes))
 
     def config(self, weight: "Weight") -> QuantConfig | None:
@@ -76,7 +74,13 @@ class Storage:
         kept = self.kept_as(weight) if self.keep and site else ""
         if not isinstance(kept, str):
             return QuantConfig(kept)
+        from quantizer.allocation.candidates import config_for
+
         return config_for(site, self.recipe) if site and self.recipe else None
+
+    def is_kept(self, weight: "Weight") -> bool:
+        """Whether a weight takes the checkpoint's own codes."""
+        return self.keep and weight.name in self.sites and not isinstance(self.kept_as(weight), str)
 
     def kept_as(self, weight: "Weight") -> Scheme | str:
         """How the codes of a matrix would be kept, by the first one of its kind, or why they cannot be."""
@@ -128,6 +132,8 @@ class Storage:
             scheme = self.kept_as(weight)
             if isinstance(scheme, str):
                 return scheme
+            from .expert_stacks import store_kept_stack
+
             self._add(weight, store_kept_stack(writer, weight, site, scheme))
             return ""
         matrix = repacked_matrix(weight, site)
@@ -147,10 +153,14 @@ class Storage:
     def _write_packed(self, writer: "WeightsWriter", weight: "Weight", site: "QuantizableWeight") -> bool:
         if self.recipe is None:
             return False
+        from quantizer.allocation.candidates import config_for
+
         from .pack import read_packed
 
         config = config_for(site, self.recipe)
         if site.role == "experts":
+            from .expert_stacks import store_packed_stack
+
             self._add(weight, store_packed_stack(writer, weight, site, config, self.recipe.method))
             return True
         if packed_bytes(site.rows, site.inputs, config, 4) >= weight.nbytes:

@@ -4,6 +4,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from .kernels import has_kernel
+from .provider import Element
+from .registry import PROVIDERS
 
 
 @dataclass(frozen=True)
@@ -13,12 +15,12 @@ class Target:
     From ONNX Runtime 1.32 on, attention takes chunks of several sequences at once: prefill then has query_seqlens.
     """
 
-    provider: Literal["cpu", "cuda"] = "cpu"
-    dtype: Literal["float32", "float16", "bfloat16"] = "float32"
+    provider: str = "cpu"
+    dtype: Element = "float32"
     onnxruntime: Literal["1.31", "1.32"] = "1.31"
 
     def __post_init__(self) -> None:
-        accepted = {"cpu": ("float32", "float16"), "cuda": ("float16", "bfloat16")}[self.provider]
+        accepted = PROVIDERS[self.provider].dtypes
         if self.dtype not in accepted:
             raise ValueError(f"target {self.provider} computes in {' or '.join(accepted)}, not in {self.dtype}")
 

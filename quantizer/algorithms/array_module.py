@@ -58,7 +58,7 @@ class NumpyArrays:
         return array
 
     def upper_factor(self, hessian: Floats) -> Floats:
-        return damped_factor(hessian).astype(np.float32, order="C")
+        return damped_factor(hessian)
 
 
 class TorchArrays:

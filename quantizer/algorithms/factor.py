@@ -5,6 +5,7 @@ The same bits for any number of threads: the parts are of a fixed size, and one 
 
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -12,7 +13,7 @@ import numpy.typing as npt
 from ..parallel import one_blas_thread, parallel_map
 
 _DAMPING = 0.01  # as in the GPTQ paper; 0.001 to 0.05 made no difference on SmolLM2-135M
-_BLOCK = 512  # columns of a factor computed at a time
+_BLOCK = 256  # columns of a factor computed at a time
 _STRIP = 512  # rows of them that a thread computes
 Doubles = npt.NDArray[np.float64]
 Floats = npt.NDArray[np.float32]
@@ -39,12 +40,19 @@ def upper_factor(matrix: Doubles) -> Doubles:
     return _factored(np.ascontiguousarray(matrix[::-1, ::-1]))
 
 
-def damped_factor(hessian: Floats) -> Doubles:
-    """`upper_factor(damp(hessian))`, with one array of its size less in memory."""
-    lower = np.empty(hessian.shape, np.float64)
-    np.copyto(lower, hessian[::-1, ::-1])
-    lower.flat[:: len(lower) + 1] += damping(hessian.diagonal())
-    return _factored(lower)
+def damped_factor(hessian: Floats) -> Floats:
+    """`upper_factor(damp(hessian))` in single precision, computed in double, with one array of its size in memory."""
+    lower, upper = np.empty(hessian.shape, np.float64), np.empty(hessian.shape, np.float32)
+    with one_blas_thread():
+        _on_strips(partial(_copy, lower, hessian[::-1, ::-1]), 0, len(lower))
+        lower.flat[:: len(lower) + 1] += damping(hessian.diagonal())
+        _on_strips(partial(_copy, upper, _factored(lower)), 0, len(lower))
+    return upper
+
+
+def _copy(target: npt.NDArray[Any], source: npt.NDArray[Any], rows: slice) -> None:
+    """In several threads: a new array costs more for its pages than for its values."""
+    target[rows] = source[rows]
 
 
 def _factored(lower: Doubles) -> Doubles:

@@ -14,7 +14,8 @@ from .hessian import Hessian, InputStatistics
 from .registry import METHODS
 from .residual_channels import extend
 
-_ROWS = 1024  # rows do not know of each other, and an embedding has many
+_SLICE = 6 << 20  # weights: steps of shorter ones take longer to be begun than to be computed
+_ROWS = (1024, 3072)  # of a slice, at least and at most: of more, what is worked on leaves the cache
 
 
 def quantize_matrix(
@@ -24,7 +25,7 @@ def quantize_matrix(
     method: str,
     kind: npt.DTypeLike,
     polishing: int = 0,
-    slice_rows: int = _ROWS,
+    slice_rows: int | None = None,
 ) -> tuple[QuantizedMatrix, Index]:
     """Quantize `weight` `[N, K]`; return its codes and the inputs that it repeats as residual-coded channels.
 
@@ -37,7 +38,7 @@ def quantize_matrix(
         method: one of `METHODS`.
         kind: the float type that scales are stored in where they are not 8-bit multiples of a step.
         polishing: rounds of refinement after GPTQ.
-        slice_rows: rows that a thread takes at a time.
+        slice_rows: rows that a thread takes at a time; by default as many as suit the inputs.
     """
     stored = plan_scales(weight, config.scheme, kind)
     known = hessian if isinstance(hessian, Hessian) or hessian is None else Hessian(hessian)
@@ -52,5 +53,6 @@ def quantize_matrix(
         matrix: QuantizedMatrix = quantize_rows(weight[part], config.scheme, rows_of(stored, part), inputs)
         return matrix
 
-    parts = (slice(start, start + slice_rows) for start in range(0, len(weight), slice_rows))
+    each = slice_rows or min(max(_SLICE // weight.shape[1], _ROWS[0]), _ROWS[1])
+    parts = (slice(start, start + each) for start in range(0, len(weight), each))
     return join([*parallel_map(partial(slice_of, part) for part in parts)]), index

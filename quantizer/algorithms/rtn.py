@@ -41,8 +41,13 @@ def lost_by_input(weight: Floats, scheme: Scheme) -> Floats:
     """Σ_n (W − Ŵ)²_nk of plain rounding, `[K]`."""
     lost = np.zeros(weight.shape[1], np.float32)
     for part in _row_slices(*weight.shape):
-        difference = weight[part] - round_to_nearest(weight[part], scheme).dequantize()
-        lost += np.einsum("nk,nk->k", difference, difference)
+        grouped = split_groups(weight[part], scheme.group_size)
+        scale, zero = _grid(grouped, scheme, np.float32)
+        values = encode(grouped, scale, zero, scheme)
+        values -= zero.astype(np.float32)[..., None]
+        values *= scale[..., None]
+        np.subtract(grouped, values, out=values)
+        lost += np.square(values, out=values).sum(axis=0).reshape(-1)[: weight.shape[1]]
     return lost
 
 

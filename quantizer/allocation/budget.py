@@ -8,11 +8,14 @@ by diag(H) instead, residual channels looked up to twice as good as they are.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
+from runtime.errors import QuantizationError
+
 from ..algorithms.factor import damp, inverse_factor
+from ..algorithms.outlier_channels import lost_to_rounding
 from ..algorithms.quantize_matrix import quantize_matrix
 from ..algorithms.registry import CALIBRATED
 from ..algorithms.rtn import lost_by_input
@@ -22,7 +25,7 @@ from ..storage.packing import packed_bytes
 from ..storage.scheme import QuantConfig, Scheme
 from ..storage.weights_file import Layout
 from .candidates import base_of
-from .knapsack import Candidate, allocate
+from .knapsack import Candidate, allocate, smallest
 
 _SCALE_BYTES = 2
 # By group size. A product in groups of 16 takes 1.1 to 1.7 times that in groups of 32, by shape, on the CPUs tried; a
@@ -32,18 +35,21 @@ _SLOWNESS = {16: 1.05}
 
 @dataclass(frozen=True)
 class Measured:
-    """One matrix: the KL divergence that its base config adds alone, and the error of each input under a scheme."""
+    """One matrix: the KL divergence that its base config adds alone, the error of each input under a scheme, and what
+    8-bit activations lose by group size."""
 
     kl: float
     input_errors: dict[Scheme, Floats]
+    rounding_errors: dict[int, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class Tried:
-    """One matrix quantized by its base config: its values `[N, K]`, or `[E, N, K]`, and the error of each input."""
+    """One matrix quantized by its base config: its values `[N, K]`, or `[E, N, K]`, and errors as in `Measured`."""
 
     values: Floats
     input_errors: dict[Scheme, Floats]
+    rounding_errors: dict[int, float]
 
 
 def try_base(
@@ -57,6 +63,7 @@ def try_base(
         schemes: whose input errors are wanted.
     """
     input_errors = {scheme: np.zeros(site.inputs, np.float32) for scheme in schemes}
+    rounding_errors = dict.fromkeys({scheme.group_size for scheme in schemes}, 0.0)
     values = []
     for weight, hessian in matrices:
         matrix, index = quantize_matrix(weight, hessian, base_of(site), CALIBRATED, np.float16)
@@ -64,7 +71,11 @@ def try_base(
         importance = np.ones(site.inputs, np.float32) if hessian is None else _own_variance(hessian)
         for scheme in schemes:
             input_errors[scheme] += importance * lost_by_input(weight, scheme)
-    return Tried(np.stack(values) if site.role == "experts" else values[0], input_errors)
+        if hessian is not None:
+            norms = np.einsum("nk,nk->k", weight, weight)
+            for size in rounding_errors:
+                rounding_errors[size] += float(lost_to_rounding(hessian.diagonal(), norms, size).sum())
+    return Tried(np.stack(values) if site.role == "experts" else values[0], input_errors, rounding_errors)
 
 
 def allocate_bytes(
@@ -86,17 +97,29 @@ def allocate_bytes(
     Raises:
         QuantizationError: the smallest choice is larger than the budget.
     """
-    units: dict[str, list[QuantizableWeight]] = {}
-    for site in sites:
-        units.setdefault(site.unit, []).append(site)
+    units = units_of(sites)
     options = {
         name: [_option(unit, candidate, measured) for candidate in candidates[name]] for name, unit in units.items()
     }
 
-    def size(chosen: Mapping[str, Candidate]) -> int:
+    def size(chosen: Mapping[str, Candidate]) -> float:
         return stored_bytes(sites, {name: option.config for name, option in chosen.items()}, layout)
 
+    least = size(smallest(options))
+    if least > budget:
+        raise QuantizationError(
+            f"budget: {budget:,} bytes are too few; the smallest this bundle can become is {least:,} bytes. "
+            "Allow more bits per weight, or exclude fewer matrices."
+        )
     return {name: option.config for name, option in allocate(options, budget, size).items()}
+
+
+def units_of(sites: Sequence[QuantizableWeight]) -> dict[str, list[QuantizableWeight]]:
+    """The sites that are stored alike, by the name of what decides it."""
+    units: dict[str, list[QuantizableWeight]] = {}
+    for site in sites:
+        units.setdefault(site.unit, []).append(site)
+    return units
 
 
 def stored_bytes(sites: Sequence[QuantizableWeight], configs: Mapping[str, QuantConfig], layout: Layout) -> int:
@@ -106,16 +129,20 @@ def stored_bytes(sites: Sequence[QuantizableWeight], configs: Mapping[str, Quant
 
 def _option(unit: Sequence[QuantizableWeight], config: QuantConfig, measured: Mapping[str, Measured]) -> Candidate:
     nbytes = sum(sum(_parts(site, config)) for site in unit)
-    predicted_kl = sum(_predicted(site, config, measured.get(site.weight)) for site in unit)
+    predicted_kl = sum(predicted_kl_of(site, config, measured.get(site.weight)) for site in unit)
     return Candidate(config, nbytes, predicted_kl, _SLOWNESS.get(config.scheme.group_size, 1.0))
 
 
-def _predicted(site: QuantizableWeight, config: QuantConfig, measured: Measured | None) -> float:
+def predicted_kl_of(
+    site: QuantizableWeight, config: QuantConfig, measured: Measured | None, *, rounded: bool = False
+) -> float:
+    """The KL divergence that a matrix is predicted to add, in nats; with what 8-bit activations lose if `rounded`."""
     if measured is None:
         return 0.0
     before = float(measured.input_errors[base_of(site).scheme].sum())
     lost = np.sort(measured.input_errors[config.scheme])[: site.inputs - config.residual_channels]
-    return measured.kl * (float(lost.sum()) / before) if before else 0.0
+    rounding = measured.rounding_errors[config.scheme.group_size] if rounded else 0.0
+    return measured.kl * ((float(lost.sum()) + rounding) / before) if before else 0.0
 
 
 def _own_variance(hessian: Floats) -> Floats:

@@ -11,7 +11,7 @@ from runtime.bundle import json_codec
 
 from ..storage.matrix import Floats, Index
 from ..storage.scheme import Scheme
-from .budget import Measured
+from .budget import Measured, Tried
 
 
 class MeasurementLog:
@@ -30,6 +30,7 @@ class MeasurementLog:
         self._path = path
         self.kls: dict[str, float] = {}
         self._input_errors: dict[str, dict[Scheme, Floats]] = {}
+        self._rounding_errors: dict[str, dict[int, float]] = {}
         self.outlier_channels: dict[str, Index] = {}
         header = json.dumps({"fingerprint": fingerprint}) + "\n"
         lines = _whole_lines(path)
@@ -42,11 +43,12 @@ class MeasurementLog:
     @property
     def measured(self) -> dict[str, Measured]:
         """By weight name, what is known in full."""
-        return {name: Measured(kl, self._input_errors[name]) for name, kl in self.kls.items()}
+        return {n: Measured(kl, self._input_errors[n], self._rounding_errors[n]) for n, kl in self.kls.items()}
 
-    def add(self, name: str, input_errors: dict[Scheme, Floats], channels: Index | None) -> None:
+    def add(self, name: str, tried: Tried, channels: Index | None) -> None:
         """Keep what is known of one matrix before its text has gone through the rest of the model."""
-        entry = {"name": name, "input_errors": [[json_codec.encode(s), _encode(v)] for s, v in input_errors.items()]}
+        errors = [[json_codec.encode(scheme), _encode(values)] for scheme, values in tried.input_errors.items()]
+        entry = {"name": name, "input_errors": errors, "rounding_errors": list(tried.rounding_errors.items())}
         self._append(entry | ({} if channels is None else {"outlier_channels": channels.tolist()}))
 
     def finish(self, kls: dict[str, float]) -> None:
@@ -62,9 +64,9 @@ class MeasurementLog:
         if "kls" in entry:
             self.kls |= entry["kls"]
             return
-        self._input_errors[entry["name"]] = {
-            Scheme(**scheme): _decode(values) for scheme, values in entry["input_errors"]
-        }
+        errors = {Scheme(**scheme): _decode(values) for scheme, values in entry["input_errors"]}
+        self._input_errors[entry["name"]] = errors
+        self._rounding_errors[entry["name"]] = dict(entry["rounding_errors"])
         if "outlier_channels" in entry:
             self.outlier_channels[entry["name"]] = np.array(entry["outlier_channels"], np.int64)
 

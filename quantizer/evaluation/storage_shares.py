@@ -47,7 +47,7 @@ class Kind:
 
 def bits_per_weight(bundle: Bundle) -> float:
     """Bits of weights.bin for each parameter."""
-    return 8 * bundle.manifest.files[WEIGHTS_NAME].size / bundle.manifest.architecture.parameters
+    return bundle.manifest.bits_per_weight
 
 
 def find_shares(manifest: Manifest) -> Shares:

@@ -1,8 +1,7 @@
 """Time, memory and disk of each phase of a run.
 
 Operations are counted from sizes; their rates are those of this machine. What a formula leaves out (attention, norms,
-starting sessions, page faults) is in the factors at the top, which were fitted to whole runs of models with 135 million
-and 1.2 billion parameters.
+starting sessions, page faults) is in the factors at the top, which were fitted to a run of SmolLM2-135M on two cores.
 """
 
 from collections.abc import Iterator
@@ -15,15 +14,16 @@ from .speed import Speed
 
 _DOUBLE = 2.0  # of float32's time
 _FACTOR = 1.4  # of K³ / 3: copies, and corners that one thread computes
-_MODEL = 1.35  # of the products' time: all else that a layer does
-_HESSIANS = 1.1
-_STREAMS = 1.9  # products of few tokens, and a session for each replaced matrix
+_MODEL = 2.3  # of the products' time: all else that a layer does
+_HESSIANS = 1.9
+_STREAMS = 1.8  # products of few tokens, and a session for each replaced matrix
 _HEAD_BYTES = 24.0  # read and written for each logit that is compared
 _SAMPLED_BYTES = 40.0  # the same, for each logit that a token is drawn from
 _EXPORT_PASSES = 100.0  # over memory, file and hash included
+_ELEMENTS = 1.7  # of the time in one thread: steps of short rows wait for the interpreter
 _SCHEMES = 5  # in which a matrix's loss is predicted
 _OVERHEAD = 0.004  # seconds to begin a matrix or a layer's session
-_ROUNDING_COPIES = 3.0  # of a matrix that is quantized, in float32
+_ROUNDING_COPIES = 3.5  # of a matrix that is quantized, in float32
 _PROCESS = 150 << 20  # interpreter and libraries
 _STEADY = 1.15  # buffers that allocators keep
 
@@ -109,7 +109,7 @@ def _sensitivity(sizes: Sizes, speed: Speed, settings: Settings, tokens: int) ->
     seconds += logits * (2 * sizes.hidden / speed.product + _HEAD_BYTES / speed.memory)
     seconds += sum(_trying(matrix, speed) for matrix in sizes.matrices) + _again(sizes, speed, settings, tokens)
     streams = int(ends * sampled * sizes.hidden * 4 * 2)
-    memory = _PROCESS + _matrix_memory(sizes, settings) + int(streams * _STEADY) + sampled * sizes.vocabulary * 6
+    memory = _PROCESS + _matrix_memory(sizes, settings) + int(2 * streams * _STEADY) + sampled * sizes.vocabulary * 6
     return Phase("measuring sensitivity", seconds, memory, streams)
 
 
@@ -151,7 +151,7 @@ def _gptq(matrix: Matrix, speed: Speed, polishing: int) -> float:
     site = matrix.site
     factor = site.inputs**3 / 3 * site.count * _DOUBLE / speed.product * _FACTOR
     products = (1 + 2 * polishing) * matrix.weights * site.inputs / speed.product
-    elements = matrix.weights * (speed.gptq + polishing * speed.polish + 2 * speed.rtn) / speed.cores
+    elements = _ELEMENTS * matrix.weights * (speed.gptq + polishing * speed.polish + 2 * speed.rtn) / speed.cores
     return factor + products + elements + _OVERHEAD * site.count
 
 
@@ -165,6 +165,5 @@ def _layer_memory(sizes: Sizes, settings: Settings) -> int:
 
 def _matrix_memory(sizes: Sizes, settings: Settings) -> int:
     """Of each matrix that is quantized: copies of its weights, its Hessian, the factor in double precision."""
-    matrix = max((4 * m.site.rows * m.site.inputs for m in sizes.matrices), default=0)
-    hessian = 4 * sizes.widest**2
-    return int(settings.at_once * (_ROUNDING_COPIES * matrix + 4 * hessian))
+    largest = sorted((4 * m.site.rows * m.site.inputs for m in sizes.matrices), reverse=True)[: settings.at_once]
+    return int(_ROUNDING_COPIES * sum(largest) + settings.at_once * 16 * sizes.widest**2)

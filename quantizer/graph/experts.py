@@ -65,6 +65,7 @@ class Experts:
         return QuantizableWeight(
             name.removesuffix(".weight"), name, "experts", rows, inputs, transposed=not apart,
             count=count, operator=self.name, divisor=divisor, joined="stack" if apart else dense,
+            active=self._number("k", 1) if apart else count,
         )  # fmt: skip
 
     def mixing(self, routing: Floats) -> Floats:

@@ -28,6 +28,8 @@ class QuantizableWeight:
         operator: module of the experts, all of whose stacks are stored alike.
         divisor: that the group size must divide; 0 where any will do.
         joined: how the matrices of a stack are stored: apart, or as one matrix of all their rows or all their inputs.
+        multiplied: False for an embedding that is only gathered: a decode step reads one row of it.
+        active: matrices of the stack that one token reads.
     """
 
     name: str
@@ -40,6 +42,8 @@ class QuantizableWeight:
     operator: str = ""
     divisor: int = 0
     joined: Literal["stack", "rows", "inputs"] = "stack"
+    multiplied: bool = True
+    active: int = 1
 
     @property
     def unit(self) -> str:
@@ -159,4 +163,5 @@ def _quantizable_weight(value: ir.Value, uses: set[Use | None], vocab_size: int)
     transposed = "matmul" in uses
     rows, inputs = (second, first) if transposed else (first, second)
     role: Literal["linear", "embedding"] = "embedding" if "gather" in uses or rows == vocab_size else "linear"
-    return QuantizableWeight(value.name.removesuffix(".weight"), value.name, role, rows, inputs, transposed)
+    name = value.name.removesuffix(".weight")
+    return QuantizableWeight(name, value.name, role, rows, inputs, transposed, multiplied=uses != {"gather"})

@@ -10,6 +10,7 @@ from typing import Literal
 
 import onnx_ir as ir
 
+from runtime.adapters.fitting import require_no_adapter_inputs
 from runtime.bundle import json_codec
 from runtime.bundle.bundle import Bundle, new_bundle, open_bundle, write_manifest
 from runtime.bundle.kv_layout import kv_bytes_per_token
@@ -176,6 +177,7 @@ def require_storable(bundle: Bundle, bits: Bits) -> None:
     """
     manifest = bundle.manifest
     require_generation(bundle, "a quantized cache")
+    require_no_adapter_inputs(bundle, "a quantized cache")
     if manifest.kv_cache.dtype not in ("float32", "float16", "bfloat16"):
         raise QuantizationError(
             f"{bundle.folder}: keys and values are {manifest.kv_cache.dtype} already. Start from the bundle before."

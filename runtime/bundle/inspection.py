@@ -40,11 +40,7 @@ class Inspection:
     operators: dict[str, dict[str, int]]
     weight_bytes: int
     parameters: int
-
-    @property
-    def bits_per_weight(self) -> float:
-        """All stored weights of the model, per parameter; shared bytes count once."""
-        return 8 * self.weight_bytes / self.parameters
+    bits_per_weight: float
 
 
 def inspect_bundle(bundle: Bundle) -> Inspection:
@@ -63,6 +59,7 @@ def inspect_bundle(bundle: Bundle) -> Inspection:
         operators={phase: _count_operators(outline.nodes) for phase, outline in outlines.items()},
         weight_bytes=sum(module.bytes for module in modules),
         parameters=bundle.manifest.architecture.parameters,
+        bits_per_weight=bundle.manifest.bits_per_weight,
     )
 
 

@@ -112,15 +112,17 @@ class Graph:
 
 @dataclass(frozen=True)
 class Graphs:
-    """The two graphs over the same weights; one that reads whole texts needs no `decode`."""
+    """The graphs over the same weights. One that reads whole texts needs no `decode`; `paged` has blocks."""
 
     prefill: Graph
     decode: Graph | None = None
+    paged: Graph | None = None
 
     @property
     def present(self) -> dict[Phase, Graph]:
         """Those that there are."""
-        return {"prefill": self.prefill} if self.decode is None else {"prefill": self.prefill, "decode": self.decode}
+        every: dict[Phase, Graph | None] = {"prefill": self.prefill, "decode": self.decode, "paged": self.paged}
+        return {phase: graph for phase, graph in every.items() if graph is not None}
 
 
 @dataclass(frozen=True)
@@ -298,6 +300,11 @@ class Manifest:
         """Bytes of the states that layers without attention keep of one sequence, once; 0 where there are none."""
         states = (port.shape[1:] for port in self.graphs.prefill.inputs if port.role == "past_state")
         return state_bytes([[int(size) for size in shape] for shape in states])
+
+    @property
+    def bits_per_weight(self) -> float:
+        """Bits of weights.bin, padding included, for each parameter of the model."""
+        return 8 * self.files["weights.bin"].size / self.architecture.parameters
 
     def _check_files(self) -> None:
         for name in [*self.files, *(graph.file for graph in self.graphs.present.values())]:

@@ -5,22 +5,30 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-Phase = Literal["prefill", "decode"]
+Phase = Literal["prefill", "decode", "paged"]
 Role = Literal[
     "input_ids", "seqlens_k", "total_sequence_length", "logits_index", "query_seqlens", "past_key", "past_value",
     "logits", "present_key", "present_value", "past_state", "present_state", "embeddings", "scores",
+    "lora_mask", "lora_a", "lora_b",
+    "cumulative_sequence_length", "past_seqlens", "block_table", "attention_metadata", "position_ids", "last_positions",
 ]  # fmt: skip
 DType = Literal["float32", "float16", "bfloat16", "int64", "int32", "int8", "uint8"]
 DTYPE_BITS: dict[str, int] = {
     "float32": 32, "float16": 16, "bfloat16": 16, "int64": 64, "int32": 32, "int8": 8, "uint8": 8,
 }  # fmt: skip
 FLOATS = ("float32", "float16", "bfloat16")
+ANY = 0  # in the shape of an Expected: whatever fixed size a graph has
 
 INPUT_ROLES: dict[Phase, tuple[Role, ...]] = {
     "prefill": ("input_ids", "seqlens_k", "total_sequence_length", "logits_index"),
     "decode": ("input_ids", "seqlens_k", "total_sequence_length"),
-}
-OPTIONAL_INPUTS: dict[Phase, tuple[Role, ...]] = {"prefill": ("query_seqlens",), "decode": ()}
+    "paged": (
+        "input_ids", "cumulative_sequence_length", "past_seqlens", "block_table", "attention_metadata", "logits_index",
+    ),
+}  # fmt: skip
+OPTIONAL_INPUTS: dict[Phase, tuple[Role, ...]] = {
+    "prefill": ("query_seqlens",), "decode": (), "paged": ("position_ids", "last_positions"),
+}  # fmt: skip
 CACHE_ROLES: tuple[tuple[Role, Role], ...] = (("past_key", "present_key"), ("past_value", "present_value"))
 
 
@@ -75,11 +83,17 @@ def check_ports(
         ValueError: names the graph, the port and what it should be.
     """
     states = _state_ports(f"graphs.{phase}.inputs", inputs)
-    expected_inputs = {**_plain_inputs(phase, inputs), **_cache_ports("past", cache, cache_dtype), "past_state": states}
+    adapters = _adapter_ports(f"graphs.{phase}.inputs", inputs)
+    expected_inputs = {
+        **adapters,
+        **_plain_inputs(phase, inputs),
+        **_cache_ports("past", phase, cache, cache_dtype),
+        "past_state": states,
+    }
     expected_outputs = {
         "present_state": states,
-        "logits": [Expected(FLOATS, ("selected" if phase == "prefill" else "batch", vocab_size))],
-        **_cache_ports("present", cache, cache_dtype),
+        "logits": [Expected(FLOATS, ("batch" if phase == "decode" else "selected", vocab_size))],
+        **_cache_ports("present", phase, cache, cache_dtype),
     }
     _check_side(f"graphs.{phase}.inputs", inputs, expected_inputs)
     _check_side(f"graphs.{phase}.outputs", outputs, expected_outputs)
@@ -96,21 +110,50 @@ def _plain_inputs(
     phase: Phase, inputs: Sequence[TensorSpec], width: int | str | None = None
 ) -> dict[str, list[Expected]]:
     sequence = width or ("sequence" if phase == "prefill" else 1)
+    ids: tuple[int | str, ...] = (1, "tokens") if phase == "paged" else ("batch", sequence)
     plain = {
-        "input_ids": Expected(("int64",), ("batch", sequence)),
+        "input_ids": Expected(("int64",), ids),
         "seqlens_k": Expected(("int32",), ("batch",)),
         "total_sequence_length": Expected(("int32",), ()),
         "logits_index": Expected(("int64",), ("selected", 2)),
         "query_seqlens": Expected(("int32",), ("batch",)),
+        "cumulative_sequence_length": Expected(("int32",), ("boundaries",)),
+        "past_seqlens": Expected(("int32",), ("sequences",)),
+        "block_table": Expected(("int32",), ("sequences", "blocks")),
+        "attention_metadata": Expected(("int32",), (2,)),
+        "position_ids": Expected(("int64",), (1, "tokens")),
+        "last_positions": Expected(("int64",), (1, "tokens")),
     }
     given = {port.role for port in inputs}
     optional = (role for role in OPTIONAL_INPUTS[phase] if role in given)
     return {role: [plain[role]] for role in (*INPUT_ROLES[phase], *optional)}
 
 
-def _cache_ports(prefix: str, cache: Sequence[tuple[int, int]], dtype: DType) -> dict[str, list[Expected]]:
-    rows = [Expected((dtype,), ("batch", kv_heads, "capacity", head_dim)) for kv_heads, head_dim in cache]
+def _cache_ports(
+    prefix: str, phase: Phase, cache: Sequence[tuple[int, int]], dtype: DType
+) -> dict[str, list[Expected]]:
+    """In rows, `[batch, kv_heads, capacity, head_dim]`, or in blocks, `[num_blocks, block, kv_heads, head_dim]`."""
+    if phase == "paged":
+        rows = [Expected((dtype,), ("num_blocks", ANY, kv_heads, head_dim)) for kv_heads, head_dim in cache]
+    else:
+        rows = [Expected((dtype,), ("batch", kv_heads, "capacity", head_dim)) for kv_heads, head_dim in cache]
     return {f"{prefix}_key": rows, f"{prefix}_value": rows}
+
+
+def _adapter_ports(where: str, inputs: Sequence[TensorSpec]) -> dict[str, list[Expected]]:
+    """What a graph must have that takes LoRA adapters: pairs of matrices, and a mask for each kind of module."""
+    first, second = ([port for port in inputs if port.role == role] for role in ("lora_a", "lora_b"))
+    names = [[port.name.rpartition(".")[0] for port in ports] for ports in (first, second)]
+    if names[0] != names[1]:
+        raise ValueError(f"{where}: the inputs lora_a and lora_b are not pairs")
+    masks = [port.name.removeprefix("lora_mask.") for port in inputs if port.role == "lora_mask"]
+    if {".".join(name.split(".")[3:]) for name in names[0]} != set(masks):
+        raise ValueError(f"{where}: the inputs lora_mask are not those of the modules that take adapters")
+    return {
+        "lora_mask": [Expected(("float32",), ("batch", "rank")) for _ in masks],
+        "lora_a": [Expected(("float32",), (port.shape[0], "rank")) for port in first],
+        "lora_b": [Expected(("float32",), ("rank", port.shape[1])) for port in second],
+    }
 
 
 def _state_ports(where: str, inputs: Sequence[TensorSpec]) -> list[Expected]:
@@ -160,4 +203,6 @@ def _is_dimension(size: int | str) -> bool:
 
 
 def _fits(got: int | str, wanted: int | str) -> bool:
+    if wanted == ANY:
+        return isinstance(got, int)
     return isinstance(got, str) if isinstance(wanted, str) else got == wanted

@@ -1,5 +1,7 @@
 """The budget of keys and values, in blocks of tokens."""
 
+DEFAULT_BLOCK = 16  # tokens
+
 
 class BlockPool:
     """Counts KV memory in blocks of tokens against a fixed total. The system never says no, it kills: so we count.
@@ -19,7 +21,9 @@ class BlockPool:
         self.row_blocks = row_blocks
 
     @classmethod
-    def of_bytes(cls, budget: int, bytes_per_token: int, block_tokens: int = 16, row_bytes: int = 0) -> "BlockPool":
+    def of_bytes(
+        cls, budget: int, bytes_per_token: int, block_tokens: int = DEFAULT_BLOCK, row_bytes: int = 0
+    ) -> "BlockPool":
         """The pool that a byte budget pays for."""
         block_bytes = bytes_per_token * block_tokens
         return cls(budget // block_bytes, block_tokens, -(-row_bytes // block_bytes))

@@ -46,16 +46,16 @@ class PrefixCache:
         self.limit = limit
         self.block_tokens = block_tokens
         self.size = 0
-        self._root = Block((), None, [])
+        self._roots: dict[int, Block] = {}  # by adapter: keys and values are of use to the same one only
         self._by_use: OrderedDict[Block, None] = OrderedDict()  # oldest first
 
     def __len__(self) -> int:
         return len(self._by_use)
 
-    def match(self, tokens: list[int], limit: int) -> list[Block]:
+    def match(self, tokens: list[int], limit: int, adapter: int = 0) -> list[Block]:
         """The blocks that hold the longest known beginning of `tokens`, not longer than `limit` tokens."""
         path: list[Block] = []
-        node = self._root
+        node = self._root(adapter)
         for start in range(0, limit - self.block_tokens + 1, self.block_tokens):
             child = node.children.get(tuple(tokens[start : start + self.block_tokens]))
             if child is None:
@@ -65,12 +65,12 @@ class PrefixCache:
         self._touch(path)
         return path
 
-    def store(self, tokens: list[int], length: int, read: Callable[[int, int], list[Array]]) -> None:
+    def store(self, tokens: list[int], length: int, read: Callable[[int, int], list[Array]], adapter: int = 0) -> None:
         """Keep the whole blocks among the first `length` tokens; `read(start, stop)` copies those not known yet."""
-        path = self.match(tokens, length)
+        path = self.match(tokens, length, adapter)
         for start in range(len(path) * self.block_tokens, length - self.block_tokens + 1, self.block_tokens):
             stop = start + self.block_tokens
-            parent = path[-1] if path else self._root
+            parent = path[-1] if path else self._root(adapter)
             block = Block(tuple(tokens[start:stop]), parent, read(start, stop))
             if not self._make_room(block.size, set(path)):
                 break
@@ -80,9 +80,9 @@ class PrefixCache:
             path.append(block)
         self._touch(path)
 
-    def store_states(self, tokens: list[int], length: int, read: Callable[[], list[Array]]) -> None:
+    def store_states(self, tokens: list[int], length: int, read: Callable[[], list[Array]], adapter: int = 0) -> None:
         """Keep the states behind the first `length` tokens, whole blocks, where the last of these blocks is known."""
-        path = self.match(tokens, length)
+        path = self.match(tokens, length, adapter)
         if len(path) * self.block_tokens != length or path[-1].states:
             return
         states = read()
@@ -90,6 +90,9 @@ class PrefixCache:
         if self._make_room(size, set(path)):
             path[-1].states = states
             self.size += size
+
+    def _root(self, adapter: int) -> Block:
+        return self._roots.setdefault(adapter, Block((), None, []))
 
     def _touch(self, path: list[Block]) -> None:
         for block in reversed(path):

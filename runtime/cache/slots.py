@@ -11,6 +11,7 @@ class CachedSlot:
 
     tokens: list[int]
     blocks: int
+    adapter: int = 0  # with which they were computed
 
 
 class CachedSlots:
@@ -38,16 +39,18 @@ class CachedSlots:
         """Blocks that all cached slots hold together."""
         return sum(warm.blocks for warm in self._slots.values())
 
-    def keep(self, slot: int, tokens: list[int], blocks: int, needed: int) -> None:
+    def keep(self, slot: int, tokens: list[int], blocks: int, needed: int, adapter: int = 0) -> None:
         """Take over a slot that holds `tokens`, and the blocks that are paid for it, of which `needed` are in use."""
         kept = min(blocks, needed)
         self._pool.give(blocks - kept)
-        self._slots[slot] = CachedSlot(tokens, kept)
+        self._slots[slot] = CachedSlot(tokens, kept, adapter)
 
-    def match(self, tokens: list[int], limit: int) -> tuple[int, int]:
+    def match(self, tokens: list[int], limit: int, adapter: int = 0) -> tuple[int, int]:
         """(slot, tokens shared) of the cached slot that shares the longest prefix, (-1, 0) if none does."""
         found = (
-            (slot, len(warm.tokens), common_prefix(warm.tokens, tokens, limit)) for slot, warm in self._slots.items()
+            (slot, len(warm.tokens), common_prefix(warm.tokens, tokens, limit))
+            for slot, warm in self._slots.items()
+            if warm.adapter == adapter
         )
         usable = ((slot, shared) for slot, length, shared in found if shared and (shared == length or not self._whole))
         return max(usable, key=lambda pair: pair[1], default=(-1, 0))

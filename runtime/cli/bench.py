@@ -1,5 +1,6 @@
 """`onnxlm bench`: how fast a bundle runs here."""
 
+import importlib
 import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -31,7 +32,7 @@ def _numbers(_context: click.Context, _parameter: click.Parameter, value: str | 
 
 
 @click.command()
-@click.argument("bundle", type=click.Path(path_type=Path))
+@click.argument("bundle", type=click.Path(path_type=Path), required=False)
 @click.option(
     "--prompt", default="128", show_default=True, callback=_numbers, metavar="N,…", help="Prompt lengths, in tokens."
 )
@@ -47,13 +48,19 @@ def _numbers(_context: click.Context, _parameter: click.Parameter, value: str | 
 )
 @click.option("--concurrency", callback=_numbers, metavar="N,…", help="Measure that many users at once instead.")
 @click.option("--profile", is_flag=True, help="Show where a step's time goes, operator by operator, instead.")
+@click.option("--kernels", is_flag=True, help="Measure this machine's kernels, without a bundle, for quantize --for.")
+@click.option(
+    "-o", "--output", type=click.Path(path_type=Path), help="With --kernels: write them as JSON to this file."
+)
 @click.option("--no-cold", is_flag=True, help="Do not measure the start from a new process.")
 @click.option("--json", "as_json", is_flag=True, help="Print the figures as JSON.")
 def bench(
-    bundle: Path,
+    bundle: Path | None,
     compare: str | None,
     concurrency: tuple[int, ...] | None,
     profile: bool,
+    kernels: bool,
+    output: Path | None,
     no_cold: bool,
     as_json: bool,
     **choices: Any,
@@ -72,7 +79,15 @@ def bench(
       onnxlm bench smol-int4 --compare no-cache
       onnxlm bench smol-int4 --profile --prompt 128,4096 --batch 1,8
       onnxlm bench smol-int4 --concurrency 1,2,4,8,16
+      onnxlm bench --kernels -o costs.json
     """
+    if kernels:
+        importlib.import_module("quantizer.cli.kernels").measure(bundle, choices["threads"], output, as_json=as_json)
+        return
+    if output is not None:
+        raise click.UsageError("--output is of --kernels: leave it out, or print figures by --json.")
+    if bundle is None:
+        raise click.UsageError("Missing argument 'BUNDLE': a bundle to measure, or --kernels to measure this machine.")
     from ..bundle.bundle import open_bundle
     from ..bundle.sequence_task import require_generation
 

@@ -103,6 +103,7 @@ def _model_lines(bundle: "Bundle") -> list[tuple[str, ...]]:
             else [("KV cache", f"{format_bytes(cache.bytes_per_token)} per token in {cache.dtype}, {full} in all")]
         ),
         *_state_lines(manifest),
+        *_adapter_lines(bundle),
     ]  # fmt: skip
 
 
@@ -120,6 +121,15 @@ def _task_lines(task: "SequenceTask") -> Iterator[tuple[str, ...]]:
     if task.quality:
         found = task.quality
         yield ("quality", f"cosine {found.cosine:.5f}, at least {found.cosine_min:.5f}: {found.texts} {found.text}")
+
+
+def _adapter_lines(bundle: "Bundle") -> Iterator[tuple[str, ...]]:
+    """Nothing, for a bundle that takes no LoRA adapters."""
+    from ..adapters.fitting import adapter_ports
+
+    products = len(adapter_ports(bundle))
+    if products:
+        yield ("adapters", f"taken at run time by {products} products (serve --lora NAME=DIR)")
 
 
 def _state_lines(manifest: "Manifest") -> Iterator[tuple[str, ...]]:

@@ -40,6 +40,9 @@ def _size(_context: click.Context, _parameter: click.Parameter, value: str | Non
 @click.option("--metrics-key-file", type=click.Path(path_type=Path), help="Keys that open /metrics alone.")
 @click.option("--send-timeout", default=60.0, show_default=True, metavar="SECONDS", help="For who does not read.")
 @click.option("--provider", default="auto", show_default=True, type=click.Choice(["auto", "cpu", "cuda"]))
+@click.option(
+    "--lora", multiple=True, metavar="[MODEL:]NAME=DIR", help="A LoRA adapter, served as MODEL:NAME. Repeatable."
+)
 @click.option("--api-key-file", type=click.Path(path_type=Path), help="Keys, one a line; others are refused.")
 @click.option("--cors-origin", multiple=True, metavar="ORIGIN", help="A web origin that may use it. Repeatable.")
 @click.option("--max-concurrency", default=16, show_default=True, type=int, help="Requests that decode together.")
@@ -50,6 +53,7 @@ def _size(_context: click.Context, _parameter: click.Parameter, value: str | Non
 @click.option(
     "--speculation", default=0, show_default=True, type=click.IntRange(0), help="Tokens drafted from the text."
 )
+@click.option("--draft", metavar="MODEL", help="A smaller model with the same tokenizer, to draft tokens.")
 @click.option("--no-prepare", is_flag=True, help="Pack no weights in the background for the next start.")
 @click.option("--response-store", default="64MiB", show_default=True, callback=_size, help="For stored /v1/responses.")
 @click.option("--context", type=int, help="Most tokens of one request. [default: the model's context]")
@@ -89,6 +93,7 @@ def serve(bundles: tuple[str, ...], log_format: str, **options: Any) -> None:
       onnxlm serve smol-int4
       onnxlm serve smol-int4 --host 0.0.0.0 --api-key-file keys.txt --max-concurrency 8 --kv-memory 2GiB
       onnxlm serve smol-int4 embedder reranker
+      onnxlm serve smol-lora --lora support=./support-adapter --lora legal=./legal-adapter
       onnxlm serve small=smol-int4 large=qwen-int4 --port 8080 --log-format json
     """
     from ..chat.sandbox import start_early
@@ -102,7 +107,10 @@ def serve(bundles: tuple[str, ...], log_format: str, **options: Any) -> None:
         server_options = _server_options(options, loopback=listener.loopback)
         start_early()  # while the models are loaded
         engine_options = _engine_options(options, names)
-        with _models(names, options["provider"], engine_options, templates) as (models, encoders):
+        with _models(names, options["provider"], engine_options, templates, _adapters(options["lora"], names)) as (
+            models,
+            encoders,
+        ):
             from ..server.app import create_app
 
             app = create_app(models, server_options, encoders)
@@ -155,6 +163,25 @@ def _templates(given: tuple[str, ...], names: dict[str, Path]) -> dict[str, Path
     return found
 
 
+def _adapters(given: tuple[str, ...], names: dict[str, Path]) -> dict[str, dict[str, str | Path]]:
+    """The folders of each model's adapters by their names."""
+    found: dict[str, dict[str, str | Path]] = {}
+    for entry in given:
+        name, equals, folder = entry.partition("=")
+        model, colon, adapter = name.rpartition(":")
+        if not (equals and folder and adapter):
+            raise OptionError(f"--lora {entry}: write NAME=DIR, or MODEL:NAME=DIR where several models are served.")
+        if not colon and len(names) > 1:
+            raise OptionError(f"--lora {entry}: say of which model, as in {next(iter(names))}:{entry}")
+        model = model if colon else next(iter(names))
+        if model not in names:
+            raise OptionError(f"--lora {entry}: there is no model {model!r}, only {', '.join(names)}.")
+        if adapter in found.setdefault(model, {}):
+            raise OptionError(f"--lora {entry}: {model} has an adapter {adapter!r} already.")
+        found[model][adapter] = Path(folder)
+    return found
+
+
 def _server_options(options: dict[str, Any], *, loopback: bool) -> "ServerOptions":
     from ..server.auth import read_keys
     from ..server.options import ServerOptions
@@ -203,6 +230,7 @@ def _engine_options(options: dict[str, Any], names: dict[str, Path]) -> "EngineO
         prefix_cache=options["prefix_cache"] or 0,
         speculation=options["speculation"],
         threads=options["threads"],
+        draft=bundle_of(options["draft"]) if options["draft"] else None,
         prepare=not options["no_prepare"],
     )
 
@@ -227,7 +255,11 @@ def _process() -> Any:
 
 @contextmanager
 def _models(
-    names: dict[str, Path], provider: str, options: "EngineOptions", templates: dict[str, Path]
+    names: dict[str, Path],
+    provider: str,
+    options: "EngineOptions",
+    templates: dict[str, Path],
+    adapters: dict[str, dict[str, str | Path]],
 ) -> Iterator[tuple[dict[str, "Model"], dict[str, "Encoder"]]]:
     """Models that generate, and those that read whole texts."""
     from ..bundle.bundle import open_bundle
@@ -239,9 +271,12 @@ def _models(
         for name, path in names.items():
             task = open_bundle(path).manifest.task
             if task is None:
-                models[name] = Model(path, provider, options, chat_template=templates.get(name))
+                template, lora = templates.get(name), adapters.get(name)
+                models[name] = Model(path, provider, options, chat_template=template, lora=lora)
                 stack.callback(models[name].close)
                 continue
+            if adapters.get(name):
+                raise OptionError(f"--lora: {name} does not generate text; merge its adapter into the checkpoint.")
             if templates.get(name):
                 raise OptionError(f"--chat-template: {name} does not chat. Name the models that do: NAME=FILE.")
             encoders[name] = Encoder(path, task.kind, provider, options)

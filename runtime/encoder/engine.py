@@ -18,6 +18,7 @@ from ..errors import DeviceLostError, EngineClosedError, ExecutionError, OnnxlmE
 from .batches import BATCH_TOKENS, batch_with
 
 _log = logging.getLogger("onnxlm.engine")
+_SLOWEST = 0.05  # seconds a token: a long text in one run is no stall before that
 _WINDOW = 256  # texts among which those of similar length are looked for
 Rows = npt.NDArray[np.float32]
 
@@ -60,7 +61,7 @@ class EncoderEngine:
         self._jobs: deque[_Job] = deque()
         self._changed = threading.Condition()
         self._closed = False
-        self._heartbeat = time.monotonic()
+        self._heartbeat, self._patience = time.monotonic(), 0.0
         self._finished = self._tokens = self._failures = self._running = 0
         self._lost: str | None = None
         self._thread = threading.Thread(target=self._loop, name="onnxlm-encoder", daemon=True)
@@ -89,11 +90,14 @@ class EncoderEngine:
         """What it does now, and what it did; what belongs to generation is 0."""
         with self._changed:
             waiting = max(0, len(self._jobs) - self._running)
+            now = time.monotonic()
+            at_work = self._running and now - self._heartbeat < self._patience
             alive = not self._closed and self._thread.is_alive() and self._lost is None
             return EngineStats(
                 running=self._running, waiting=waiting, kv_blocks_used=0, kv_blocks_total=0, finished=self._finished,
                 generated_tokens=0, prompt_tokens=self._tokens, cached_tokens=0, preemptions=0,
-                heartbeat=self._heartbeat, alive=alive, failures_in_a_row=self._failures, lost=self._lost,
+                heartbeat=now if at_work else self._heartbeat, alive=alive, failures_in_a_row=self._failures,
+                lost=self._lost,
             )  # fmt: skip
 
     def close(self) -> None:
@@ -120,6 +124,7 @@ class EncoderEngine:
                 batch = self._next_batch()
                 self._running = len({id(job) for job, _ in batch})
                 self._heartbeat = time.monotonic()
+                self._patience = _SLOWEST * sum(len(job.texts[place]) for job, place in batch)
             self._run(batch)
 
     def _next_batch(self) -> list[tuple[_Job, int]]:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 import numpy as np
 
 from ..errors import ExecutionError
-from ..ort.runner_protocol import ModelRunner, StepInterrupted
+from ..ort.runner_protocol import ModelRunner, StepInterrupted, adapter_selection
 from ..sampling.logprobs import FloatArray
 from .draft_verify import DraftVerifier
 from .failures import execution_errors
@@ -37,6 +37,7 @@ class Decode:
         clock: Callable[[], float],
     ) -> None:
         self._executor = executor
+        self._select = adapter_selection(executor)
         self._requests = requests
         self._drafts = drafts
         self._policy = policy
@@ -56,6 +57,8 @@ class Decode:
         lengths = np.array([sequence.num_computed for sequence in batch], np.int32)
         try:
             with execution_errors(f"A decode step of {len(batch)}"):
+                if self._select:
+                    self._select([sequence.adapter for sequence in batch])
                 return self._executor.decode(ids, lengths)
         except ExecutionError as error:
             _log.warning("%s It is repeated one by one.", error)
@@ -66,6 +69,8 @@ class Decode:
         token = np.array(sequence.tokens[-1:], np.int64)
         try:
             with execution_errors("A decode step"):
+                if self._select:
+                    self._select([sequence.adapter])
                 return self._executor.prefill(sequence.slot, sequence.num_computed, token)
         except StepInterrupted:
             return self._alone(sequence)

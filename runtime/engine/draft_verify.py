@@ -6,7 +6,7 @@ from collections.abc import Callable
 import numpy as np
 
 from ..errors import ExecutionError
-from ..ort.runner_protocol import MAX_SCORED, ModelRunner, StepInterrupted, states_of
+from ..ort.runner_protocol import MAX_SCORED, ModelRunner, StepInterrupted, adapter_selection, states_of
 from ..sampling.logprobs import FloatArray
 from .failures import execution_errors
 from .open_requests import OpenRequests
@@ -37,6 +37,7 @@ class DraftVerifier:
         clock: Callable[[], float],
     ) -> None:
         self._executor = executor
+        self._select = adapter_selection(executor)
         self._scheduler = scheduler
         self._requests = requests
         self._policy = policy
@@ -63,6 +64,8 @@ class DraftVerifier:
         ids = np.array([sequence.tokens[-1], *draft], np.int64)
         try:
             with execution_errors(f"A draft of {len(draft)} tokens"):
+                if self._select:
+                    self._select([sequence.adapter])
                 return self._executor.all_logits(sequence.slot, sequence.num_computed, ids)
         except ExecutionError as error:
             _log.warning("%s Decoding goes on without it.", error)

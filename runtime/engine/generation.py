@@ -10,7 +10,7 @@ from ..sampling.sampler import Sampler
 from ..text.detokenizer import Detokenizer
 from ..text.stop_strings import StopStrings
 from .scheduling.sequence import Sequence
-from .speculation import PromptLookup
+from .speculation import Drafts
 
 if TYPE_CHECKING:
     from ..chat.formats.format import ToolCall
@@ -81,7 +81,7 @@ class RequestState:
         params: SamplingParams,
         stop_ids: frozenset[int],
         index: int = 0,
-        lookup: PromptLookup | None = None,
+        lookup: Drafts | None = None,
     ) -> None:
         self.sequence = sequence
         self.sampler = sampler

@@ -6,7 +6,7 @@ from collections.abc import Callable
 import numpy as np
 
 from ..errors import ExecutionError
-from ..ort.runner_protocol import MAX_SCORED, ModelRunner, StepInterrupted, batch_prefill_of
+from ..ort.runner_protocol import MAX_SCORED, ModelRunner, StepInterrupted, adapter_selection, batch_prefill_of
 from ..sampling.logprobs import FloatArray
 from .failures import execution_errors
 from .open_requests import OpenRequests
@@ -45,6 +45,7 @@ class Prefill:
         clock: Callable[[], float],
     ) -> None:
         self._executor = executor
+        self._select = adapter_selection(executor)
         self._batching = batch_prefill_of(executor)
         self._scheduler = scheduler
         self._requests = requests
@@ -101,6 +102,8 @@ class Prefill:
         ids = [np.array(chunk.sequence.tokens[chunk.start : chunk.stop], np.int64) for chunk in chunks]
         try:
             with execution_errors(f"A prefill of {len(chunks)} prompts"):
+                if self._select:
+                    self._select([chunk.sequence.adapter for chunk in chunks])
                 logits = self._batching.prefill_batch(chunks[0].sequence.slot, [chunk.start for chunk in chunks], ids)
         except ExecutionError as error:
             _log.warning("%s The first prompt is repeated alone.", error)
@@ -132,6 +135,8 @@ class Prefill:
 
     def _run(self, sequence: Sequence, chunk: Chunk) -> FloatArray:
         ids = np.array(sequence.tokens[chunk.start : chunk.stop], np.int64)
+        if self._select:
+            self._select([sequence.adapter])
         if sequence.scored:
             scores = self._executor.all_logits(sequence.slot, chunk.start, ids)
             self._requests[sequence].score_prompt(chunk.start, scores)

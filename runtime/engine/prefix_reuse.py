@@ -48,7 +48,9 @@ class PrefixReuse:
             self._scheduler.found(sequence, 0)
 
     def _restore(self, sequence: Sequence, prefixes: PrefixCache) -> None:
-        path = self._usable(sequence, prefixes.match(sequence.tokens, len(sequence.tokens) - MIN_CHUNK))
+        path = self._usable(
+            sequence, prefixes.match(sequence.tokens, len(sequence.tokens) - MIN_CHUNK, sequence.adapter)
+        )
         size, known = prefixes.block_tokens, sequence.num_computed
         if len(path) * size <= known:
             return
@@ -109,7 +111,9 @@ class PrefixReuse:
     def _store(self, sequence: Sequence, length: int) -> None:
         if self._prefixes is None:
             return
-        self._prefixes.store(sequence.tokens, length, functools.partial(self._executor.read, sequence.slot))
+        self._prefixes.store(
+            sequence.tokens, length, functools.partial(self._executor.read, sequence.slot), sequence.adapter
+        )
         if self._states:
             read = functools.partial(self._states.read_state, sequence.slot, length)
-            self._prefixes.store_states(sequence.tokens, length, read)
+            self._prefixes.store_states(sequence.tokens, length, read, sequence.adapter)

@@ -83,6 +83,11 @@ class Binding:
         with translated(f"binding {role}"):
             self._ports.set_input(self._names[role], role, array)
 
+    def set_named(self, name: str, array: FloatArray) -> None:
+        """Bind one host array to the input of this name."""
+        with translated(f"binding {name}"):
+            self._ports.set_input(name, name, array)
+
     def set_logits(self, logits: FloatArray) -> None:
         """Bind where the logits go, contiguous host memory."""
         assert logits.flags.c_contiguous

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
+from ..adapters.fitting import FittedAdapter
 from ..bundle.bundle import Bundle
 from ..bundle.kv_layout import STATE_COPIES
 from ..cache.host import Array
@@ -49,6 +50,7 @@ class OnnxExecutor:
         profile: Path | None = None,
         two_sessions: bool = False,
         kv_memory: int | None = None,
+        adapters: Sequence[FittedAdapter] = (),
     ) -> None:
         manifest = bundle.manifest
         self.slots = slots
@@ -60,9 +62,10 @@ class OnnxExecutor:
         device = open_device(provider)
         with closing_on_error(device):
             graphs, stream = manifest.graphs, None if device is None else device.stream
-            prefill = GraphSession(bundle.folder, graphs.prefill, provider, threads, stream, graph, profile)
+            prefill = GraphSession(bundle.folder, graphs.prefill, provider, threads, stream, graph, profile, adapters)
             other = graphs.decode if two_sessions else None
-            decode = other and GraphSession(bundle.folder, other, provider, threads, stream)
+            decode = other and GraphSession(bundle.folder, other, provider, threads, stream, adapters=adapters)
+            self._adapters = [one.adapters for one in (prefill, decode) if one and one.adapters]
             self._memory = allocate(manifest, slots, context, device, kv_memory)
             self._new_logits = functools.partial(zeros_of, self._memory.transfers, manifest)
             logits = self._new_logits(slots)
@@ -70,6 +73,7 @@ class OnnxExecutor:
         self.state_bytes = STATE_COPIES * manifest.state_bytes
         self.states = RecurrentStateCache(self._memory.states, slots)
         self.can_give_all_logits = True
+        self.has_adapters = bool(adapters)
         self.can_batch_prefill = prefill.has_counts and not manifest.state_bytes
         self._scores: FloatArray | None = None
         self._firsts: FloatArray | None = None  # logits of prefill_batch
@@ -110,6 +114,7 @@ class OnnxExecutor:
     def prefill_batch(self, first: int, pasts: Sequence[int], chunks: Sequence[IntArray]) -> FloatArray:
         """Put `chunks[i]` at positions `pasts[i] …` of slot `first + i`, together; returns the logits [n, vocab]."""
         assert self.can_batch_prefill
+        rows = self._adapters[0].rows if self._adapters else None
         if self._firsts is None:
             self._firsts = self._new_logits(self.slots)
         logits = self._firsts[: len(chunks)]
@@ -126,6 +131,8 @@ class OnnxExecutor:
                 self._steps.evict_window(first + index, past, past + end)
         for index, (past, chunk, end) in enumerate(zip(pasts, chunks, ends, strict=True)):
             if end < len(chunk):
+                if rows is not None:
+                    self.select_adapters(rows[index : index + 1])
                 logits[index] = self.prefill(first + index, past + end, chunk[end:])
         return logits
 
@@ -172,6 +179,11 @@ class OnnxExecutor:
             self._steps.evict_window(slot, past + start, past + stop)
             start = stop
         return self._scores[: len(ids)]
+
+    def select_adapters(self, rows: Sequence[int]) -> None:
+        """Say which adapter each row of the next steps has, by its number from 1 on; 0: none."""
+        for inputs in self._adapters:
+            inputs.rows = tuple(rows)
 
     def copy_slot(self, source: int, target: int, length: int) -> None:
         """Copy the first `length` tokens of one slot over another slot."""

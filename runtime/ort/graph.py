@@ -7,8 +7,10 @@ from typing import Any
 
 import numpy as np
 
+from ..adapters.fitting import FittedAdapter
 from ..bundle.manifest import Graph
 from ..errors import ExecutionError
+from .adapter_inputs import AdapterInputs, BoundAdapters
 from .binding import Binding, BindingKey, FloatArray, IntArray
 from .memory import StepMemory
 from .runner_protocol import StepInterrupted
@@ -30,9 +32,11 @@ class GraphSession:
         stream: int | None = None,
         path: Path | None = None,
         profile: Path | None = None,
+        adapters: Sequence[FittedAdapter] = (),
     ) -> None:
         self.graph = graph
         roles = {port.role for port in graph.inputs}
+        self.adapters = AdapterInputs(graph, adapters) if "lora_mask" in roles else None
         self.has_index, self.has_counts = "logits_index" in roles, "query_seqlens" in roles
         if self.has_counts:
             require_query_seqlens(folder)
@@ -61,6 +65,7 @@ class BoundStep:
             self.inputs["query_seqlens"] = np.ones(count, np.int32)
         for role, array in self.inputs.items():
             self._binding.set_input(role, array)
+        self._adapters = BoundAdapters(loaded.adapters, count) if loaded.adapters else None
 
     def set_lengths(self, longest: int, lengths: IntArray | None = None) -> None:
         """Tell the attention that slots hold `lengths` tokens before this step, `longest` the most after it."""
@@ -98,6 +103,8 @@ class BoundStep:
 
     def run(self, options: Any) -> None:
         """Run what is bound."""
+        if self._adapters:
+            self._adapters.bind(self._binding)
         self._binding.run(options)
 
 

@@ -2,6 +2,7 @@
 
 import ctypes
 import sys
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,14 +26,18 @@ class Mapping:
 def release(file: Path, ranges: Iterable[Range]) -> int:
     """Let go of byte ranges of `file`, which nobody writes to, wherever it is mapped; returns how many bytes.
 
+    Ranges do not overlap.
+
     Nothing is lost: what is read again is mapped again from the file. Does nothing where the system is not Linux.
     """
     if sys.platform != "linux":
         return 0
     library, released = ctypes.CDLL(None), 0
-    wanted = sorted(ranges)
+    wanted = sorted(one for one in ranges if one[1] - one[0] >= _LEAST)
     for mapping in mappings(file):
-        for start, stop in _inside(mapping, wanted):
+        last = bisect_left(wanted, (mapping.offset + mapping.stop - mapping.start,))
+        first = bisect_left(wanted, (mapping.offset,))
+        for start, stop in _inside(mapping, wanted[max(0, first - 1) : last]):  # one may begin before the mapping
             if not library.madvise(ctypes.c_void_p(start), ctypes.c_size_t(stop - start), _DONTNEED):
                 released += stop - start
     return released

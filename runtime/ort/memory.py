@@ -109,9 +109,14 @@ def state_tensors(manifest: Manifest) -> list[StateTensor]:
     return [StateTensor(port.name, tuple(int(size) for size in port.shape[1:])) for port in ports]
 
 
+def gpu_budget(free: int, kv_memory: int | None) -> int:
+    """Bytes for keys and values on a GPU with so many free behind the weights."""
+    return min(kv_memory or free, int(free * _GPU_SHARE))
+
+
 def _affordable(manifest: Manifest, slots: int, capacity: int, free: int, kv_memory: int | None) -> int:
     """Tokens of one slot if all slots are as long as the longest, and one layer is held twice while it grows."""
-    budget = min(kv_memory or free, int(free * _GPU_SHARE))
+    budget = gpu_budget(free, kv_memory)
     states = STATE_COPIES * manifest.state_bytes * slots
     layers = len(manifest.architecture.layers)
     token = manifest.kv_cache.bytes_per_token * slots * (1 + 1 / max(1, layers))

@@ -7,8 +7,8 @@ around whatever computes logits. The engine calls it from one thread, in this pa
     copy_slot(source, target, length) to fill a hole    free_slot(slot, keep) when tokens are not needed any more
 """
 
-from collections.abc import Sequence
-from typing import Protocol, cast
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol, cast
 
 from ..cache.host import Array
 from .binding import FloatArray, IntArray
@@ -92,6 +92,11 @@ class BatchPrefill(Protocol):
 def batch_prefill_of(executor: ModelRunner) -> BatchPrefill | None:
     """The executor, if it can prefill several slots in one run."""
     return cast(BatchPrefill, executor) if getattr(executor, "can_batch_prefill", False) else None
+
+
+def adapter_selection(executor: ModelRunner) -> Callable[[Sequence[int]], None] | None:
+    """What tells an executor which LoRA adapter each row of the next steps has, 0 for none; None where it has none."""
+    return cast(Any, executor).select_adapters if getattr(executor, "has_adapters", False) else None
 
 
 class KeepsStates(Protocol):

@@ -159,6 +159,7 @@ def check_session(session: Any, graph: Graph) -> None:
     _check_side(graph.file, "output", session.get_outputs(), graph.outputs)
 
 
+@functools.cache
 def operator_has_input(operator: str, name: str) -> bool:
     """Whether this ONNX Runtime's schema of a com.microsoft operator has an input of that name."""
     onnxruntime()

@@ -34,7 +34,7 @@ def storage_type(dtype: str) -> np.dtype[Any]:
 class Ports(Protocol):
     """The small inputs and the logits of one binding."""
 
-    def set_input(self, name: str, role: str, array: IntArray) -> None:
+    def set_input(self, name: str, role: str, array: npt.NDArray[Any]) -> None:
         """Bind an input; values that are written into the array later are seen by later runs."""
 
     def set_logits(self, name: str, logits: FloatArray) -> None:
@@ -77,7 +77,7 @@ class HostPorts:
         self._binding = binding
         self._held: dict[str, Any] = {}  # what the binding points into must outlive it
 
-    def set_input(self, name: str, role: str, array: IntArray) -> None:
+    def set_input(self, name: str, role: str, array: npt.NDArray[Any]) -> None:
         """Bind the array itself."""
         self._held[role] = array
         self._binding.bind_ortvalue_input(name, onnxruntime().OrtValue.ortvalue_from_numpy(array))
@@ -138,12 +138,12 @@ class CudaPorts:
 
     def __init__(self, binding: Any, transfers: CudaTransfers) -> None:
         self._binding, self._transfers = binding, transfers
-        self._inputs: dict[str, tuple[str, IntArray]] = {}  # by role
-        self._views: list[tuple[npt.NDArray[np.uint8], IntArray]] = []
+        self._inputs: dict[str, tuple[str, npt.NDArray[Any]]] = {}  # by role
+        self._views: list[tuple[npt.NDArray[np.uint8], npt.NDArray[Any]]] = []
         self._size, self._generation = 0, -1
         self._logits: tuple[str, FloatArray] = ("", np.zeros((0, 0), np.float32))
 
-    def set_input(self, name: str, role: str, array: IntArray) -> None:
+    def set_input(self, name: str, role: str, array: npt.NDArray[Any]) -> None:
         """Remember the array. What attention reads on the host is bound there."""
         if role in HOST_INPUTS:
             self._binding.bind_ortvalue_input(name, onnxruntime().OrtValue.ortvalue_from_numpy(array))

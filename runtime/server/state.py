@@ -96,6 +96,12 @@ class AppState:
             name: ServedModel(name, model, options.tool_fallback, options.reasoning_format)
             for name, model in models.items()
         }
+        for name, model in models.items():  # each adapter is a model of its own to clients
+            for adapter in model.adapters:
+                named = f"{name}:{adapter}"
+                self.models[named] = ServedModel(
+                    named, model.with_adapter(adapter), options.tool_fallback, options.reasoning_format
+                )
         for served in self.models.values():
             served.prepare()
         self.options = options

@@ -93,6 +93,11 @@ class Tokenizer:
             raise RequestError(f"Token ids are integers from 0 to {self.vocab_size - 1}: {error}.") from error
         return text
 
+    def vocabulary(self) -> dict[str, int]:
+        """Every token with its id, added ones included."""
+        found: dict[str, int] = self._tokenizer.get_vocab(with_added_tokens=True)
+        return found
+
     def token(self, token_id: int) -> str:
         """One token as it is written in the vocabulary, for display; "" for an id without one."""
         return self._tokenizer.id_to_token(token_id) or ""

@@ -27,7 +27,7 @@ ONNX = """
 """.split()  # noqa: SIM905  # sixty quoted names would hide the list
 MICROSOFT = """
     BiasGelu CausalConvWithState FastGelu FusedMatMul GatedDeltaNet GatherBlockQuantized Gelu GroupQueryAttention
-    LinearAttention MatMulNBits MoE QMoE QuickGelu RotaryEmbedding SkipLayerNormalization
+    LinearAttention MatMulNBits MoE PagedAttention QMoE QuickGelu RotaryEmbedding SkipLayerNormalization
     SkipSimplifiedLayerNormalization
 """.split()  # noqa: SIM905
 TYPES = {"bool", "uint8", "int8", "uint4", "int4", "int32", "int64", "float", "float16", "bfloat16", "float8e4m3fn"}

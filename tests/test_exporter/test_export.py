@@ -1,5 +1,6 @@
 """The flow from checkpoint to bundle: what it writes, what it refuses, and that nothing is left of a failure."""
 
+import importlib.metadata
 import json
 import subprocess
 import sys
@@ -7,6 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 import onnx
+import onnx_ir as ir
 import pytest
 from safetensors.numpy import load_file, save_file
 
@@ -132,3 +134,12 @@ def test_cuda_graphs_compute_in_float16(tiny_checkpoint, tmp_path):
     manifest = export(tiny_checkpoint, tmp_path / "bundle", ExportOptions(target="cuda")).manifest
     assert (manifest.target.provider, manifest.target.dtype) == ("cuda", "float16")
     assert manifest.verification.method == "none"
+
+
+def test_viewers_see_who_wrote_a_graph_and_what_it_is(tiny_bundle):
+    model = ir.load(tiny_bundle / "prefill.onnx")
+    assert (model.producer_name, model.producer_version) == ("onnxlm", importlib.metadata.version("onnxlm"))
+    assert "llama model: 2 layers, hidden size 64" in model.doc_string
+    assert model.metadata_props["context_length"] == "256"
+    names = [node.name for node in model.graph]
+    assert {"model.layers.1.self_attn.qkv_proj", "model.layers.1.mlp.down_proj", "lm_head"} <= set(names)

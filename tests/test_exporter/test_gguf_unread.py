@@ -1,5 +1,7 @@
 """Metadata that nobody reads: neutral, about the file only, told, or an error."""
 
+import json
+
 import numpy as np
 import pytest
 
@@ -65,11 +67,26 @@ def test_neutral_values_and_facts_about_the_file_are_accepted(make_gguf):
 
 
 def test_keys_of_strangers_are_told(make_gguf):
-    checkpoint = open_checkpoint(make_gguf(metadata={"stranger.key": 1, "general.sampling.temp": 0.5})[1])
-    assert "metadata stranger.key, general.sampling.temp: not read" in checkpoint.warnings[0]
+    checkpoint = open_checkpoint(make_gguf(metadata={"stranger.key": 1, "general.sampling.mirostat_tau": 5.0})[1])
+    assert "metadata stranger.key, general.sampling.mirostat_tau: not read" in checkpoint.warnings[0]
 
 
 def test_a_vocabulary_without_merges_is_refused(make_gguf):
     path = make_gguf(metadata={"tokenizer.ggml.pre": "kimi-k2", "tokenizer.ggml.merges": None})[1]
     with pytest.raises(CheckpointError, match=r"tokenizer\.ggml\.merges is missing"):
         open_checkpoint(path)
+
+
+def test_sampling_settings_of_a_file_are_those_of_the_bundle(make_gguf):
+    wanted = {"general.sampling.temp": 0.6, "general.sampling.top_k": 20, "general.sampling.min_p": 0.0}
+    checkpoint = open_checkpoint(make_gguf(metadata=wanted)[1])
+    settings = json.loads(checkpoint.tokenizer_files["generation_config.json"])
+    assert {key: settings.get(key) for key in ("temperature", "top_k", "min_p")} == {
+        "temperature": 0.6,
+        "top_k": 20,
+        "min_p": None,
+    }
+    with pytest.raises(CheckpointError, match="top_p is 7"):
+        open_checkpoint(make_gguf(metadata={"general.sampling.top_p": 7.0})[1])
+    told = open_checkpoint(make_gguf(metadata={"general.sampling.mirostat": 2})[1]).warnings
+    assert "general.sampling.mirostat: not read" in told[0]

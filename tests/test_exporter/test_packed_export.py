@@ -53,7 +53,7 @@ def test_blocks_of_rows_are_the_matrix(tiny_checkpoint, monkeypatch):
 
 def test_too_little_disk_is_said_before_anything_is_written(tiny_checkpoint, tmp_path, monkeypatch):
     monkeypatch.setattr("exporter.weights.estimate.shutil.disk_usage", lambda _folder: Usage(0, 0, 1 << 20))
-    with pytest.raises(BundleError, match=r"needs about 0.03 GB, and .* has 0.00 GB free"):
+    with pytest.raises(BundleError, match=r"needs about \d MB, and .* has 1 MB free"):
         export(tiny_checkpoint, tmp_path / "bundle")
     assert not list(tmp_path.iterdir())
 
@@ -96,7 +96,6 @@ def test_a_large_table_is_never_in_memory_as_floats(sparse, tmp_path, quantize, 
     assert child.returncode == 0, errors
     found = json.loads(output)
     assert found["peak_rss_bytes"] - found["rss_before_bytes"] < allowed
-    assert found["peak_rss_bytes"] < found["estimated_bytes"]
 
 
 def test_an_interrupt_leaves_nothing(sparse, tmp_path):
@@ -107,3 +106,15 @@ def test_an_interrupt_leaves_nothing(sparse, tmp_path):
     _, errors = child.communicate()
     assert "KeyboardInterrupt" in errors
     assert not list((tmp_path / "out").iterdir())
+
+
+PEAKS = runpy.run_path(str(BENCH.with_name("export_peak.py")))
+
+
+@pytest.mark.parametrize(
+    "options", [["--verify", "none"], ["--verify", "none", "--quantize", "int4", "--method", "rtn"]]
+)
+def test_the_estimate_is_the_peak(tmp_path, options):
+    """Of memory that is no copy of a file; tests/bench/export_peak.py has all kinds of checkpoints."""
+    found = PEAKS["measure"](PEAKS["tied"](tmp_path / "checkpoint"), tmp_path / "bundle", *options)
+    assert 0.85 < found["ratio"] < 1.15

@@ -6,15 +6,17 @@ ONNXLM_FUZZ=10000 compares that many strings instead of the default 200.
 import json
 import os
 import random
+import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers, trainers
 
 from exporter.tokenizer.gguf import gguf_tokenizer_files
-from exporter.tokenizer.splits import WORD_SPLITS
-from runtime.errors import CheckpointError
+from exporter.tokenizer.splits import REFUSED, SENTENCEPIECE, WORD_SPLITS
+from runtime.errors import CheckpointError, UnsupportedError
 
 COUNT = int(os.environ.get("ONNXLM_FUZZ", "200"))
 CORPUS = (
@@ -125,6 +127,16 @@ REFERENCES = {
     "dbrx": from_parts(gguf_split("dbrx"), BYTES),
     "tekken": from_parts(gguf_split("tekken"), BYTES, ignore_merges=True),
     "gpt-4o": from_parts(gguf_split("gpt-4o"), BYTES),
+    "granite-embed-multi-97m": from_parts(gguf_split("gpt-4o"), BYTES, ignore_merges=True),
+    "glm4": from_parts(gguf_split("dbrx"), BYTES, ignore_merges=True),
+    "chameleon": from_parts(
+        split("<sentinel:[0-9]+>"),
+        split("(IMGIMG)((A|B|C|D|E|F|G|H|I){1,4})Z"),
+        split("([\t\n]|    |  )"),
+        DIGITS,
+        split(r"[\p{P}!-/:-@\[-`{-~]"),
+        WORDS,
+    ),
     "megrez": from_parts(gguf_split("megrez"), BYTES),
     "deepseek-v3": from_parts(
         split(r"\p{N}{1,3}"),
@@ -175,6 +187,45 @@ def test_ids_of_any_text(byte_level: dict[str, Any], pre: str):
         )
 
 
+# What llama.cpp compares tokenizer.ggml.pre with, in src/llama-vocab.cpp of its build 0.3.36 for Python.
+LLAMA_CPP = """
+    a.x-4.0 afmoe bailingmoe bailingmoe2 bloom chameleon chatglm-bpe codeshell cohere2moe command-r dbrx
+    deepseek-coder deepseek-llm deepseek-r1-qwen deepseek-v3 default exaone exaone-moe exaone4 f2llmv2 falcon
+    falcon-h1 falcon3 gemma4 gigachat glm4 glm5 gpt-2 gpt-4o gpt3-finnish granite-docling
+    granite-embed-multi-311m granite-embed-multi-97m grok-2 hunyuan hunyuan-dense hy_v4 jais jais-2 jina-de
+    jina-es jina-v1-en jina-v2-code jina-v2-de jina-v2-es jina-v5-nano joyai-llm kanana2 kimi-k2 kormo laguna
+    lfm2 llada-moe llama-bpe llama-v3 llama3 llama4 megrez mellum mellum2 midm-2.0 minerva-7b minicpm5
+    minimax-m2 modern-bert mpt olmo phi-2 pixtral poro-chat qwen2 qwen35 refact roberta-bpe sarvam-moe
+    seed-coder smaug-bpe smollm solar-open spark2_5 stablelm2 starcoder superbpe talkie tekken tiny_aya
+    trillion ufakzeka viking whitespace youtu
+""".split()  # noqa: SIM905
+
+
+def test_every_name_of_llama_cpp_is_known_or_refused_with_a_reason(byte_level: dict[str, Any]):
+    """`ONNXLM_LLAMA_CPP=llama-vocab.cpp` compares with a newer list."""
+    source = os.environ.get("ONNXLM_LLAMA_CPP")
+    names = re.findall(r'tokenizer_pre == "([^"]+)"', Path(source).read_text()) if source else LLAMA_CPP
+    assert set(names) <= {*WORD_SPLITS, *SENTENCEPIECE, *REFUSED}
+    for name, reason in REFUSED.items():
+        with pytest.raises(UnsupportedError, match=re.escape(f"tokenizer.ggml.pre is {name!r}: {reason}")):
+            build(byte_level | {"tokenizer.ggml.pre": name})
+
+
+@pytest.mark.parametrize("pre", sorted(SENTENCEPIECE))
+def test_spaces_of_files_that_only_call_themselves_byte_level(pre: str):
+    """▁ for spaces, bytes by name, merges across words, and bos only where the file says so."""
+    tokens = ["<s>", "a", "b", "▁", "▁a", "▁a▁b", "\n", "\n\n", *(f"<0x{byte:02X}>" for byte in range(256))]
+    metadata = {
+        "tokenizer.ggml.model": "gpt2", "tokenizer.ggml.pre": pre, "tokenizer.ggml.tokens": tokens,
+        "tokenizer.ggml.token_type": [3] + [1] * 7 + [6] * 256, "tokenizer.ggml.bos_token_id": 0,
+        "tokenizer.ggml.merges": ["▁ a", "\n \n"],
+    }  # fmt: skip
+    tokenizer = build(metadata)
+    assert tokenizer.encode("b a\n\né").tokens == ["b", "▁a", "\n\n", "<0xC3>", "<0xA9>"]
+    assert tokenizer.decode(tokenizer.encode(" a  b").ids) == " a  b"
+    assert build(metadata | {"tokenizer.ggml.add_bos_token": True}).encode("a").tokens == ["<s>", "a"]
+
+
 def test_every_type_is_split_like_one_with_a_reference():
     assert set(WORD_SPLITS.values()) == {WORD_SPLITS[pre] for pre in (*REFERENCES, *SPLITS)}
 
@@ -208,6 +259,8 @@ SPLITS = {
     "bailingmoe": "Don|'t|\n\n| sum| |1|2|3|4| |²|x| 世界あ한| !|ab|#| | ΣΑ𝐀|.",
     "ufakzeka": "Don|'t|\n\n| sum| |1|2|3|4| |²|x| 世界あ한| !|ab|#| | ΣΑ𝐀|.",
     "spark2_5": "Don|'t|\n|\n| sum| |1|2|3|4| |²|x| |世界あ|한| !|ab|#| | ΣΑ𝐀|.",
+    "afmoe": "Don|'t|\n\n| sum| |1|234| |²|x| |世界あ한| !|ab|#| | ΣΑ𝐀|.",
+    "chameleon": "Don|'|t|\n|\n| sum| |1|2|3|4| |²|x| 世界あ한| |!|ab|#|  |ΣΑ𝐀|.",
     "stablelm2": "Don|'t|\n\n| sum| |1|2|3|4| |²|x| 世界あ한| !|ab|#| | ΣΑ𝐀|.",
 }
 

@@ -3,6 +3,7 @@
 import json
 import runpy
 from pathlib import Path
+from typing import get_args
 
 import onnx_ir as ir
 import onnxruntime
@@ -11,8 +12,9 @@ import transformers
 from tiny_families import CASES, save_random
 from transformers import AutoConfig
 
-from exporter.graph import OPSET, build_graph
+from exporter.graph import OPSET, build_graph, build_sequence_graph
 from exporter.kernels import find_missing, node_types, require_kernels
+from models.decoder.sequence_output import Dense, Pooling, SequenceOutput
 from models.families.registry import describe
 from models.targets.kernels import builds, operators, opset
 from models.targets.target import Target
@@ -26,6 +28,18 @@ TARGETS = [Target("cuda", "float16"), Target("cuda", "bfloat16")]
 def decoder_of(case):
     transformers.logging.set_verbosity_error()
     return describe(AutoConfig.for_model(case.model_type, **case.config()).to_dict())[0]
+
+
+POOLED = [case for case in CASES if case.model_type in ("qwen3", "mistral", "gemma2", "phi3", "gpt2")]
+
+
+@pytest.mark.parametrize("case", POOLED, ids=map(str, POOLED))
+@pytest.mark.parametrize("kind", get_args(Pooling))
+def test_every_node_of_a_pooled_graph_has_a_kernel(case, kind):
+    dense = Dense("dense.0", decoder_of(case).hidden_size, 16, True, "tanh")
+    for target in TARGETS:
+        output = SequenceOutput("embeddings", (kind,), (dense,), normalize=True)
+        assert find_missing(build_sequence_graph(decoder_of(case), output, target).graph, target) == []
 
 
 @pytest.mark.parametrize("case", CASES, ids=map(str, CASES))

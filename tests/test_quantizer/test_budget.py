@@ -26,7 +26,7 @@ def options(**predicted_kl):
 
 
 def total(chosen):
-    return sum(option.nbytes for option in chosen.values())
+    return sum(option.cost for option in chosen.values())
 
 
 def test_the_budget_goes_where_it_helps_most():
@@ -39,9 +39,11 @@ def test_what_one_price_leaves_over_is_spent_too():
     assert total(allocate(options(a=1.0, b=1.0, c=1.0), 450, total)) == 400  # a price moves all three or none
 
 
-def test_an_impossible_budget_says_what_is_possible():
-    with pytest.raises(QuantizationError, match="smallest this bundle can become is 200 bytes"):
-        allocate(options(a=1.0, b=1.0), 199, total)
+def test_an_impossible_budget_says_what_is_possible(tiny_bundle, tmp_path):
+    with pytest.raises(QuantizationError, match=r"smallest this bundle can become is [\d,]+ bytes") as raised:
+        quantize(tiny_bundle, tmp_path / "q", make_recipe(budget=1.5))
+    assert not (tmp_path / "q").exists()
+    assert "exclude fewer matrices" in str(raised.value)
 
 
 def test_sensitivity_is_the_divergence_of_the_model(tiny_bundle):

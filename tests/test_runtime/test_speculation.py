@@ -1,6 +1,10 @@
 """Drafts never change an answer; they only make it come sooner, and stop where they do not."""
 
+import hashlib
+import json
+import shutil
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +14,7 @@ from hypothesis import strategies as st
 
 from runtime import LLM, EngineOptions, OptionError, RequestError, SamplingParams
 from runtime.bundle.bundle import open_bundle
+from runtime.engine.draft_model import DraftModel
 from runtime.engine.speculation import PromptLookup
 from runtime.ort.executor import OnnxExecutor
 
@@ -173,3 +178,56 @@ def test_an_executor_without_scores_refuses_both(tiny_bundle: Path) -> None:
         LLM(tiny_bundle, executor=parrot, options=EngineOptions(speculation=4))
     with LLM(tiny_bundle, executor=parrot) as llm, pytest.raises(RequestError, match="prompt_logprobs"):
         llm.generate([1, 2], SamplingParams(prompt_logprobs=1))
+
+
+@pytest.fixture(scope="module")
+def other_bundle(make_bundle: Callable[..., Path], make_checkpoint: Callable[..., Path]) -> Path:
+    return make_bundle(make_checkpoint(num_hidden_layers=1, intermediate_size=64))
+
+
+@pytest.mark.parametrize("kind", PARAMS)
+def test_a_draft_model_changes_no_answer_be_it_good_or_bad(tiny_bundle: Path, other_bundle: Path, kind: str) -> None:
+    with LLM(tiny_bundle, options=EngineOptions(threads=1)) as llm:
+        plain = llm.generate(COPY * 5, PARAMS[kind])
+    for draft in (tiny_bundle, other_bundle):
+        executor = Counting(open_bundle(tiny_bundle), slots=4, threads=1)
+        with LLM(tiny_bundle, executor=executor, options=EngineOptions(threads=1), draft=draft) as llm:
+            drafted = llm.generate(COPY * 5, PARAMS[kind])
+        assert drafted.token_ids == plain.token_ids
+        assert executor.verified
+
+
+def test_several_answers_with_a_draft_model_are_those_of_one_each(tiny_bundle: Path, other_bundle: Path) -> None:
+    prompts = [COPY * n for n in (1, 2, 3, 4)]
+    with LLM(tiny_bundle, options=EngineOptions(threads=1)) as llm:
+        plain = [llm.generate(prompt, PARAMS["sampled"]).token_ids for prompt in prompts]
+    with LLM(tiny_bundle, options=EngineOptions(threads=1), draft=other_bundle) as llm:
+        together = llm.generate(prompts, PARAMS["sampled"])
+    assert [one.token_ids for one in together] == plain
+
+
+def test_a_continuation_is_greedy_whatever_was_asked_before(tiny_bundle: Path) -> None:
+    with LLM(tiny_bundle, options=EngineOptions(threads=1)) as llm:
+        texts = [list(range(5, 30)), list(range(5, 20)), [9] * 100, [9] * 100 + [4]]
+        answers = [llm.generate(text, max_tokens=4, temperature=0, ignore_eos=True).token_ids for text in texts]
+    model = DraftModel(OnnxExecutor(open_bundle(tiny_bundle), slots=1, threads=1), 320)
+    for text, answer in [*zip(texts, answers, strict=True)] * 2:
+        assert model.continuation(text, 4) == list(answer)
+    assert model.continuation(texts[0] * 20, 4) == []  # longer than its context
+    assert DraftModel(OnnxExecutor(open_bundle(tiny_bundle), slots=1, threads=1), 8).continuation([9], 1) == []
+
+
+def test_a_draft_model_with_another_tokenizer_is_refused(tiny_bundle: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    shutil.copytree(tiny_bundle, other)
+    tokenizer = json.loads((other / "tokenizer.json").read_text())
+    vocabulary = tokenizer["model"]["vocab"]
+    first, second, *_ = (token for token in vocabulary if vocabulary[token] > 60)
+    vocabulary[first], vocabulary[second] = vocabulary[second], vocabulary[first]
+    (other / "tokenizer.json").write_text(json.dumps(tokenizer))
+    manifest = json.loads((other / "manifest.json").read_text())
+    content = (other / "tokenizer.json").read_bytes()
+    manifest["files"]["tokenizer.json"] = {"size": len(content), "sha256": hashlib.sha256(content).hexdigest()}
+    (other / "manifest.json").write_text(json.dumps(manifest))
+    with pytest.raises(OptionError, match="has another tokenizer"):
+        LLM(tiny_bundle, draft=other)

@@ -195,3 +195,16 @@ def test_the_context_bounds_a_text(checkpoint, exported):
     with Embedder(folder.parent / "bundle") as embedder:
         whole = list(range(10, 75))
         np.testing.assert_array_equal(embedder.embed([whole])[0], embedder.embed([whole, whole[:20]])[0])
+
+
+def test_the_end_token_of_the_settings_stands_behind_every_text(checkpoint, exported):
+    folder = add_modules(checkpoint(), "Pooling", "Normalize")
+    names = json.loads((folder / "tokenizer_config.json").read_text()) | {"add_eos_token": True}
+    (folder / "tokenizer_config.json").write_text(json.dumps(names))
+    exported(folder, verify="none")
+    with Embedder(folder.parent / "bundle") as embedder:
+        tokenizer, reader = embedder.encoder.tokenizer, embedder.encoder.reader
+        end = tokenizer.id_of("<|im_end|>")
+        assert tokenizer.encode("hello") == [*tokenizer.encode("hello", add_special_tokens=False), end]
+        cut = reader.ids("hello " * 200, truncate=True)
+        assert (len(cut), cut[-1]) == (128, end)

@@ -105,6 +105,8 @@ def test_ollama_s_client_embeds(server, embedder):
         found = client.embed("embedder:latest", ["hello", "the rain"])
         cut = client.embed("embedder", "hello " * 300)
         old = client.embeddings("embedder", "hello")
+        assert {one.model for one in client.list().models} == {"tiny", "embedder", "reranker", "classifier"}
+        assert client.show("embedder").capabilities == ["embedding"]
         with pytest.raises(ollama.ResponseError, match="at most 256"):
             client.embed("embedder", "hello " * 300, truncate=False)
     np.testing.assert_array_equal(np.float32(found.embeddings), embedder.embed(["hello", "the rain"]))

@@ -1,5 +1,6 @@
 """A GGUF file as a checkpoint: configuration from its metadata, tensors under their Hugging Face names."""
 
+import json
 import re
 from collections.abc import Iterator
 from dataclasses import replace
@@ -12,17 +13,17 @@ from exporter.tokenizer.gguf import gguf_tokenizer_files
 from runtime.errors import CheckpointError, UnsupportedError
 
 from ..checkpoint import Checkpoint, TensorSource
-from . import names
 from .config import Keys
 from .family import GgufFamily
 from .file import GgufFile, GgufTensorInfo
 from .joined import Joined, JoinedTensor
+from .names import NOT_WEIGHTS, NameTable, derive_names
 from .orders import read_heads, require_rows
 from .registry import find_family, read_architecture
 from .split import read_all_parts
 from .tensor import GgufTensor, entry_of, rows_of
 from .tokens import special_ids
-from .unread import require_all_read
+from .unread import require_all_read, sampling_settings
 
 
 @gc_paused()
@@ -38,29 +39,44 @@ def open_gguf(path: Path) -> Checkpoint:
     family = find_family(keys)
     config = {"model_type": family.model_type, **family.config(keys)}  # a config may know the type better
     ids = special_ids(file.metadata)
-    tensors = _tensors(file, family, keys)
+    tensors = _tensors(file, family, keys, _name_table(keys.architecture, family, config, path))
     told = require_all_read(keys)
+    sampling = sampling_settings(file.metadata, path)
+    files = gguf_tokenizer_files(file.metadata, str(path))
+    if sampling:
+        files["generation_config.json"] = json.dumps({**ids, **sampling}, indent=1).encode()
     return Checkpoint(
         name=str(file.metadata.get("general.name") or path.stem),
         format="gguf",
         config={**config, **ids},
-        generation_config=ids,
+        generation_config={**ids, **sampling},
         tensors=tensors,
-        tokenizer_files=gguf_tokenizer_files(file.metadata, str(path)),
+        tokenizer_files=files,
         files=paths,
         licence=_text_or_none(file.metadata.get("general.license")),
         warnings=tuple(told),
     )
 
 
-def _tensors(file: GgufFile, family: GgufFamily, keys: Keys) -> dict[str, TensorSource]:
+def _name_table(architecture: str, family: GgufFamily, config: dict[str, Any], path: Path) -> NameTable:
+    from models.families.registry import describe
+
+    try:
+        _, table = describe(config)
+    except CheckpointError as error:
+        raise CheckpointError(f"{path}: the metadata, as a config.json, describes no model: {error}") from error
+    weights = (name for source in table.values() for name in (*source.tensors, *source.otherwise))
+    return NameTable(family.rows, derive_names(architecture, weights))
+
+
+def _tensors(file: GgufFile, family: GgufFamily, keys: Keys, names: NameTable) -> dict[str, TensorSource]:
     tensors: dict[str, TensorSource] = {}
     parts = {part for joined in family.joined.values() for part in joined.parts}
     for info in file.tensors.values():
-        if names.NOT_WEIGHTS.search(info.name) or _is_extra_layer(info.name, keys.layers):
+        if NOT_WEIGHTS.search(info.name) or _is_extra_layer(info.name, keys.layers):
             continue
         if re.sub(r"^blk\.\d+\.", "", info.name) not in parts:
-            tensors |= {tensor.name: tensor for tensor in _translated(info, family, keys)}
+            tensors |= {tensor.name: tensor for tensor in _translated(info, family, keys, names)}
     for pattern, joined in family.joined.items():
         found = (_joined(pattern.replace("{}", str(layer)), joined, layer, keys) for layer in range(keys.layers))
         tensors |= {tensor.name: tensor for tensor in found if tensor is not None}
@@ -87,8 +103,8 @@ def _is_extra_layer(name: str, layers: int) -> bool:
     return match is not None and int(match.group(1)) >= layers
 
 
-def _translated(info: GgufTensorInfo, family: GgufFamily, keys: Keys) -> Iterator[GgufTensor]:
-    found = names.hugging_face_names(info.name, family.names)
+def _translated(info: GgufTensorInfo, family: GgufFamily, keys: Keys, names: NameTable) -> Iterator[GgufTensor]:
+    found = names.find(info.name)
     if not found:
         raise UnsupportedError(f"{keys.file.path}: tensor {info.name!r} is not known for {family.model_type}.")
     inner = re.sub(r"^blk\.\d+\.", "", info.name)

@@ -44,6 +44,11 @@ class Keys:
             )
         return value
 
+    def per_layer(self, key: str) -> list[Any]:
+        """A value for every layer, whether the file has one or many."""
+        value = self.get(key)
+        return [value] * self.layers if not isinstance(value, np.ndarray) else value[: self.layers].tolist()
+
     @property
     def kv_heads(self) -> int:
         """Key/value heads; layers that are no attention may state none."""

@@ -12,6 +12,8 @@ from .config import Keys
 from .orders import Index
 from .tensor import GgufTensor
 
+GATE_UP = ("ffn_gate_exps.weight", "ffn_up_exps.weight")  # of experts
+
 
 @dataclass(frozen=True)
 class Joined:

@@ -1,152 +1,80 @@
-"""GGUF tensor names to Hugging Face names, one table per family; {} is the layer.
+"""GGUF tensor names to Hugging Face names: by the gguf package's own table, and by rows for what that table lacks.
 
-Names are without their ending: `.weight` and `.bias` are carried over. A row with an ending, or with a dot at its end
-where the tensor has none, is the whole name. Several names: the rows are q, k and v of attention. {e} in a name: one
-tensor per entry of the first dimension.
+The package knows, for each architecture, which tensor a Hugging Face name belongs to; the family's table of weights
+says which Hugging Face names there are. Rows by hand are the deviations:
+
+- {} is the layer, and {e} stands for one tensor per entry of the first dimension.
+- Names are without their ending: `.weight` and `.bias` are carried over. A row with an ending, or with a dot at its end
+  where the tensor has none, is the whole name.
+- Several names: the rows are q, k and v of attention.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 
 Names = Mapping[str, str | tuple[str, ...]]
 
 LAYER = "model.layers.{}."
+SPLIT_QKV = {"blk.{}.attn_qkv": tuple(f"{LAYER}self_attn.{part}_proj" for part in "qkv")}
 
 
-def in_layers(prefix: str, rows: Mapping[str, str] | None = None, **names: str) -> dict[str, str]:
+def in_layers(prefix: str, **names: str) -> dict[str, str]:
     """Rows `blk.{}.<key>` → `<prefix><value>`."""
-    return {f"blk.{{}}.{key}": prefix + name for key, name in {**(rows or {}), **names}.items()}
+    return {f"blk.{{}}.{key}": prefix + name for key, name in names.items()}
 
-
-LLAMA: Names = {
-    "token_embd": "model.embed_tokens",
-    "output_norm": "model.norm",
-    "output": "lm_head",
-    **in_layers(
-        LAYER,
-        attn_norm="input_layernorm",
-        attn_q="self_attn.q_proj",
-        attn_k="self_attn.k_proj",
-        attn_v="self_attn.v_proj",
-        attn_output="self_attn.o_proj",
-        ffn_norm="post_attention_layernorm",
-        ffn_gate="mlp.gate_proj",
-        ffn_up="mlp.up_proj",
-        ffn_down="mlp.down_proj",
-    ),
-}
-SPLIT_QKV: Names = {"blk.{}.attn_qkv": tuple(f"{LAYER}self_attn.{part}_proj" for part in "qkv")}
-QK_NORM: Names = in_layers(LAYER, attn_q_norm="self_attn.q_norm", attn_k_norm="self_attn.k_norm")
-# Norms on the outputs of attention and MLP, as OLMo 2 names them.
-OUTPUT_NORMS: Names = in_layers(
-    LAYER, post_attention_norm="post_attention_layernorm", post_ffw_norm="post_feedforward_layernorm"
-)
-
-QWEN3: Names = {**LLAMA, **QK_NORM}
-GEMMA2: Names = {**LLAMA, **QK_NORM, **OUTPUT_NORMS, **in_layers(LAYER, ffn_norm="pre_feedforward_layernorm")}
-OLMO2: Names = {**LLAMA, **QK_NORM, **OUTPUT_NORMS}
-PHI3: Names = {**LLAMA, **in_layers(LAYER, attn_qkv="self_attn.qkv_proj", ffn_up="mlp.gate_up_proj")}
-PHI: Names = {
-    **LLAMA,
-    **SPLIT_QKV,
-    "output_norm": "model.final_layernorm",
-    **in_layers(LAYER, attn_output="self_attn.dense", ffn_up="mlp.fc1", ffn_down="mlp.fc2"),
-}
-STARCODER2: Names = {**LLAMA, **in_layers(LAYER, ffn_up="mlp.c_fc", ffn_down="mlp.c_proj")}
-STABLELM: Names = {
-    **LLAMA,
-    **in_layers(LAYER, attn_q_norm="self_attn.q_layernorm.norms.{e}", attn_k_norm="self_attn.k_layernorm.norms.{e}"),
-}
-# The norm before the MLP has the name of one after attention.
-SEED_OSS: Names = {**LLAMA, **in_layers(LAYER, post_attention_norm="post_attention_layernorm")}
-HUNYUAN: Names = {
-    **LLAMA,
-    **in_layers(LAYER, attn_q_norm="self_attn.query_layernorm", attn_k_norm="self_attn.key_layernorm"),
-}
-GLM: Names = {
-    **LLAMA,
-    **SPLIT_QKV,
-    **in_layers(
-        LAYER,
-        ffn_up="mlp.gate_up_proj",
-        post_attention_norm="post_self_attn_layernorm",
-        post_ffw_norm="post_mlp_layernorm",
-    ),
-}
-GPT2: Names = {
-    "token_embd": "transformer.wte",
-    "position_embd": "transformer.wpe",
-    "output_norm": "transformer.ln_f",
-    "output": "lm_head",
-    **in_layers(
-        "transformer.h.{}.",
-        attn_norm="ln_1",
-        attn_qkv="attn.c_attn",
-        attn_output="attn.c_proj",
-        ffn_norm="ln_2",
-        ffn_up="mlp.c_fc",
-        ffn_down="mlp.c_proj",
-    ),
-}
-_DENSE = {"ffn_up": "mlp.dense_h_to_4h", "ffn_down": "mlp.dense_4h_to_h"}
-GPT_NEOX: Names = {
-    "token_embd": "gpt_neox.embed_in",
-    "output_norm": "gpt_neox.final_layer_norm",
-    "output": "embed_out",
-    **in_layers(
-        "gpt_neox.layers.{}.",
-        _DENSE,
-        attn_norm="input_layernorm",
-        attn_qkv="attention.query_key_value",
-        attn_output="attention.dense",
-        ffn_norm="post_attention_layernorm",
-    ),
-}
-BLOOM: Names = {
-    "token_embd": "transformer.word_embeddings",
-    "token_embd_norm": "transformer.word_embeddings_layernorm",
-    "output_norm": "transformer.ln_f",
-    "output": "lm_head",
-    **in_layers(
-        "transformer.h.{}.",
-        _DENSE,
-        attn_norm="input_layernorm",
-        attn_qkv="self_attention.query_key_value",
-        attn_output="self_attention.dense",
-        ffn_norm="post_attention_layernorm",
-    ),
-}
-FALCON: Names = BLOOM
-# Falcon 40B has two norms before its branches; GGUF calls that of attention the second.
-FALCON_40B: Names = {**BLOOM, **in_layers("transformer.h.{}.", attn_norm="ln_mlp", attn_norm_2="ln_attn")}
-MPT: Names = {
-    "token_embd": "transformer.wte",
-    "output_norm": "transformer.norm_f",
-    "output": "lm_head",
-    **in_layers(
-        "transformer.blocks.{}.",
-        attn_norm="norm_1",
-        attn_qkv="attn.Wqkv",
-        attn_output="attn.out_proj",
-        ffn_norm="norm_2",
-        ffn_up="ffn.up_proj",
-        ffn_down="ffn.down_proj",
-    ),
-}
 
 # Read by the configuration, not weights: rotary frequency factors.
 NOT_WEIGHTS = re.compile(r"^(rope_freqs|rope_factors_(long|short))\.weight$|\.(attn_rot_embd|rope_freqs)\.weight$")
 
 
-def hugging_face_names(stored: str, names: Names) -> tuple[str, ...]:
-    """`blk.3.attn_q.weight` to `model.layers.3.self_attn.q_proj.weight`; empty for a name that the table lacks."""
-    match = re.fullmatch(r"(?:blk\.(\d+)\.)?(.+?)(?:\.(weight|bias))?", stored)
-    if match is None:
-        return ()
-    layer, stem, ending = match.groups()
-    key = stem if layer is None else f"blk.{{}}.{stem}"
-    whole, found = names.get(f"{key}.{ending or ''}"), names.get(key, ())
-    if isinstance(whole, str):
-        return (whole.replace("{}", layer or ""),)
-    targets = (found,) if isinstance(found, str) else found
-    return tuple(f"{target.replace('{}', layer or '')}.{ending}" for target in targets)
+@dataclass(frozen=True)
+class NameTable:
+    """The names of one file.
+
+    Args:
+        rows: by hand; they win.
+        derived: GGUF names without ending to the Hugging Face names, whole, that the package gives them.
+    """
+
+    rows: Names
+    derived: Mapping[str, frozenset[str]]
+
+    def find(self, stored: str) -> tuple[str, ...]:
+        """`blk.3.attn_q.weight` to `model.layers.3.self_attn.q_proj.weight`; empty for a name that is not known."""
+        match = re.fullmatch(r"(?:blk\.(\d+)\.)?(.+?)(?:\.(weight|bias))?", stored)
+        if match is None:
+            return ()
+        layer, stem, ending = match.groups()
+        key = stem if layer is None else f"blk.{{}}.{stem}"
+        whole, found = self.rows.get(f"{key}.{ending or ''}"), self.rows.get(key)
+        if isinstance(whole, str):
+            names = [whole]
+        elif found is not None:
+            names = [f"{name}.{ending}" for name in ((found,) if isinstance(found, str) else found)]
+        else:
+            names = _with_ending(self.derived.get(key, frozenset()), ending)
+        return tuple(name.replace("{}", layer or "") for name in names)
+
+
+def derive_names(architecture: str, weights: Iterable[str]) -> dict[str, frozenset[str]]:
+    """What the gguf package calls each weight of a family, `{i}` in its names being the layer."""
+    from gguf import MODEL_ARCH_NAMES, get_tensor_name_map
+
+    kind = next(kind for kind, name in MODEL_ARCH_NAMES.items() if name == architecture)
+    known = get_tensor_name_map(kind, 1)
+    found: dict[str, set[str]] = {}
+    for name in weights:
+        stem = re.sub(r"\.(weight|bias)$", "", name).replace("{i}", "0").replace(".{e}", "")
+        options = (stem, stem.removeprefix("model."), stem.removeprefix("transformer."))
+        stored = next((it for option in options if (it := known.get_name(option)) is not None), None)
+        if stored is not None:
+            found.setdefault(re.sub(r"^blk\.0\.", "blk.{}.", stored), set()).add(name.replace("{i}", "{}"))
+    return {stored: frozenset(names) for stored, names in found.items()}
+
+
+def _with_ending(names: Iterable[str], ending: str | None) -> list[str]:
+    """The one name with this ending, or the one without any."""
+    same = [name for name in names if ending and name.endswith(f".{ending}")]
+    found = same or [name for name in names if not name.endswith((".weight", ".bias"))]
+    return found if len(found) == 1 else []

@@ -2,12 +2,14 @@
 
 import re
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from runtime.errors import UnsupportedError
 
+from ..generation import checked_settings
 from .config import Keys
 
 # Facts about the file or the model's making, and what only images and several axes of positions need.
@@ -81,6 +83,23 @@ TOKENIZER_NEUTRAL: Mapping[str, tuple[Any, ...]] = {
 ABOUT = re.compile(r"(general\.(?!sampling\.)|split\.|quantize\.|imatrix\.|mradermacher\.|llama\.cpp\.)")
 
 
+# How the file's makers want it to be sampled, in the words of generation_config.json.
+SAMPLING: Mapping[str, str] = {
+    "general.sampling.temp": "temperature", "general.sampling.top_k": "top_k", "general.sampling.top_p": "top_p",
+    "general.sampling.min_p": "min_p", "general.sampling.penalty_repeat": "repetition_penalty",
+}  # fmt: skip
+
+
+def sampling_settings(metadata: Mapping[str, Any], path: Path) -> dict[str, Any]:
+    """Of the file, neutral values left out.
+
+    Raises:
+        CheckpointError: a value that no run would accept.
+    """
+    found = {name: metadata[key] for key, name in SAMPLING.items() if key in metadata}
+    return checked_settings(found, path)[0]
+
+
 def require_all_read(keys: Keys) -> list[str]:
     """Refuse what would change the model, and return what a user should know.
 
@@ -93,7 +112,7 @@ def require_all_read(keys: Keys) -> list[str]:
             _require_neutral(keys, key.removeprefix(f"{keys.architecture}."), value)
         elif key.startswith("tokenizer."):
             _require_tokenizer(keys, key, value)
-        elif not ABOUT.match(key):
+        elif not ABOUT.match(key) and key not in SAMPLING:
             told.append(key)
     return [f"{keys.file.path}: metadata {', '.join(told)}: not read."] if told else []
 

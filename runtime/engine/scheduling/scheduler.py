@@ -200,7 +200,7 @@ class Scheduler:
         reusable = self.prefixes.reusable(sequence)
         if reusable >= MIN_CHUNK and sequence.status is Status.FINISHED and sequence.finish_reason != "error":
             needed = self.pool.blocks(sequence.num_computed)
-            self.cached.keep(sequence.slot, sequence.tokens[:reusable], sequence.blocks, needed)
+            self.cached.keep(sequence.slot, sequence.tokens[:reusable], sequence.blocks, needed, sequence.adapter)
             sequence.blocks = 0
         else:
             self.cached.released.append(sequence.slot)

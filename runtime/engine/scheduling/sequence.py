@@ -35,6 +35,7 @@ class Sequence:
         scored: whether every prompt position must be computed, because its logits are wanted.
         checkpoint_positions: where prefill pauses to keep the recurrent state.
         kept: tokens after which its slot keeps the recurrent state; other sequences can continue only there.
+        adapter: number of its LoRA adapter, from 1 on; 0: none. Keys and values are of use to the same adapter only.
         streamed: whether somebody reads the answer while it grows, so that the time between tokens matters.
     """
 
@@ -56,6 +57,7 @@ class Sequence:
     checkpoint_positions: list[int] = field(default_factory=list)
     kept: int = 0
     streamed: bool = False
+    adapter: int = 0
 
     @property
     def generated(self) -> int:

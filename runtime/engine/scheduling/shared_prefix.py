@@ -23,8 +23,10 @@ class SharedPrefixes:
     def longest(self, sequence: Sequence, running: List[Sequence]) -> tuple[int, int]:
         """(slot, tokens) of the longest shared prefix, or (-1, 0); the last chunk is always computed."""
         limit = 0 if sequence.scored else len(sequence.tokens) - MIN_CHUNK
-        best = self._cached.match(sequence.tokens, limit)
+        best = self._cached.match(sequence.tokens, limit, sequence.adapter)
         for other in running:
+            if other.adapter != sequence.adapter:
+                continue
             reusable = self.reusable(other)
             shared = common_prefix(other.tokens, sequence.tokens, min(limit, reusable))
             if shared > best[1] and (shared == reusable or not self._limits.states_every):

@@ -17,6 +17,11 @@ class ServedEncoder:
     created: int = field(default_factory=lambda: int(time.time()))
 
     @property
+    def model(self) -> Encoder:
+        """What it is made of, as `ServedModel` calls it."""
+        return self.encoder
+
+    @property
     def longest(self) -> int:
         """Most tokens of one text."""
         return self.encoder.task.max_tokens

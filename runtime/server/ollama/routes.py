@@ -7,6 +7,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from ...chat.template import TEMPLATE_NAME
+from ..encoders.served import ServedEncoder
 from ..openai.body import read_body
 from ..openai.errors import ApiError, Disconnected, api_error
 from ..openai.parse import parse
@@ -28,12 +29,15 @@ class OllamaRoutes:
 
     async def tags(self, _: Request) -> Response:
         """The models."""
-        return JSONResponse({"models": [_listed(served) for served in self._service.models.values()]})
+        return JSONResponse({"models": [_listed(served) for served in self._all()]})
+
+    def _all(self) -> list[ServedModel | ServedEncoder]:
+        return [*self._service.models.values(), *self._service.encoders.values()]
 
     async def running(self, _: Request) -> Response:
         """The same models: all are loaded, for as long as the server runs."""
-        size = [{"size_vram": 0, "context_length": served.longest} for served in self._service.models.values()]
-        listed = [_listed(served) | more for served, more in zip(self._service.models.values(), size, strict=True)]
+        size = [{"size_vram": 0, "context_length": served.longest} for served in self._all()]
+        listed = [_listed(served) | more for served, more in zip(self._all(), size, strict=True)]
         return JSONResponse({"models": listed})
 
     async def show(self, request: Request) -> Response:
@@ -44,7 +48,8 @@ class OllamaRoutes:
             with service.admission.reading() as arrived:
                 body = await read_body(request.scope, request.receive, *limits, arrived)
             fields = parse(ShowFields, body)
-            return JSONResponse(_shown(service.find(model_name(fields.model))))
+            name = model_name(fields.model)
+            return JSONResponse(_shown(service.encoders.get(name) or service.find(name)))
         except Disconnected:
             return Response(status_code=499)
         except Exception as error:  # noqa: BLE001  # the border of the request
@@ -52,7 +57,7 @@ class OllamaRoutes:
             return JSONResponse(error_body(answer), answer.status, answer.headers)
 
 
-def _listed(served: ServedModel) -> dict[str, Any]:
+def _listed(served: ServedModel | ServedEncoder) -> dict[str, Any]:
     manifest = served.model.bundle.manifest
     return {
         "name": served.name,
@@ -64,7 +69,7 @@ def _listed(served: ServedModel) -> dict[str, Any]:
     }
 
 
-def _details(served: ServedModel) -> dict[str, Any]:
+def _details(served: ServedModel | ServedEncoder) -> dict[str, Any]:
     architecture, quantization = served.model.bundle.manifest.architecture, served.model.bundle.manifest.quantization
     return {
         "parent_model": "",
@@ -76,17 +81,20 @@ def _details(served: ServedModel) -> dict[str, Any]:
     }
 
 
-def _shown(served: ServedModel) -> dict[str, Any]:
+def _shown(served: ServedModel | ServedEncoder) -> dict[str, Any]:
     bundle = served.model.bundle
     family = bundle.manifest.architecture.model_type
     template = bundle.path(TEMPLATE_NAME).read_text(encoding="utf-8") if bundle.has(TEMPLATE_NAME) else ""
-    tools = ["tools"] if template and served.template.format.calls else []
+    capabilities = ["embedding"]
+    if isinstance(served, ServedModel):
+        tools = ["tools"] if template and served.template.format.calls else []
+        capabilities = ["completion", *tools]
     return {
         "modelfile": "",
         "parameters": "",
         "template": template,
         "details": _details(served),
-        "capabilities": ["completion", *tools],
+        "capabilities": capabilities,
         "model_info": {
             "general.architecture": family,
             "general.parameter_count": bundle.manifest.architecture.parameters,
