@@ -120,15 +120,12 @@ def quantize_cache(
     """
     from runtime.bundle.bundle import open_bundle
 
-    from .calibration.data import read_chunks, split, write_own_text
+    from .calibration.data import cache_text
     from .kv_cache.quantize import quantize_cache as run
     from .progress import silent
+    from .recipe import CacheText
 
     tell = progress or silent
-    bundle = open_bundle(Path(source))
-    if str(calibration) == "self":
-        tell("writing calibration text", 0, 1)
-        text = split("self", write_own_text(bundle.folder, calibration_tokens, seed))
-    else:
-        text = split(Path(calibration).name, read_chunks(Path(calibration), bundle, calibration_tokens))
-    return run(Path(source), Path(target), bits, text, overwrite=overwrite, progress=tell)[1]
+    chosen = CacheText(str(calibration), calibration_tokens, seed)
+    text = cache_text(open_bundle(Path(source)), chosen, tell)
+    return run(Path(source), Path(target), bits, text, chosen=chosen, overwrite=overwrite, progress=tell)[1]

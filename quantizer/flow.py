@@ -13,7 +13,7 @@ from runtime.bundle import json_codec
 from runtime.bundle.bundle import Bundle, new_bundle, open_bundle, write_manifest
 from runtime.bundle.manifest import Calibration, Manifest, Quantization
 
-from .calibration.data import Text, find_text, own_text_file
+from .calibration.data import Text, cache_text, find_text, own_text_file
 from .evaluation.quality import measure_quality
 from .evaluation.sequences import SAMPLES, measure_sequences
 from .forecast.forecast import Forecast
@@ -247,7 +247,8 @@ def sites_of(
 def _finish(source: Bundle, new: Bundle, recipe: Recipe, text: Text, gate: Gate | None, progress: Progress) -> Manifest:
     """What follows the weights where there is text: the cache in codes if wanted, and how good all of it is."""
     kv = recipe.kv
-    manifest = store_cache(new, bits_of(kv), text, progress) if kv else new.manifest
+    scaled_on = cache_text(new, recipe.kv_text, progress) if recipe.kv_text else text
+    manifest = store_cache(new, bits_of(kv), scaled_on, progress) if kv else new.manifest
     return _measure(source, Bundle(new.folder, manifest), text, gate, progress)
 
 
@@ -277,7 +278,10 @@ def _describe(manifest: Manifest, graphs: Graphs, plan: Plan, text: Text | None,
     calibration = (
         Calibration(text.name, text.chunks.size) if text and plan.recipe.needs_text else Calibration("none", 0)
     )
-    quantization = Quantization(json_codec.encode(plan.recipe), calibration, tensors)
+    used = plan.recipe
+    if text is not None and _reads_text(used, None):
+        used = replace(used, text_sha256=text.file_sha256, tokens_sha256=text.tokens_sha256)
+    quantization = Quantization(json_codec.encode(used), calibration, tensors)
     operators = {_operator(node) for model in graphs.models.values() for node in model.graph}
     target = replace(manifest.target, operators=tuple(sorted(operators)))
     return replace(manifest, target=target, quantization=quantization, quality=None)

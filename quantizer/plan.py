@@ -78,7 +78,8 @@ class Plan:
 
     def _identify(self, recipe: Recipe) -> str:
         text = self._hessians.fingerprint if self._hessians else ""
-        recipe = replace(recipe, kv=None)  # decides nothing about weights
+        recipe = replace(recipe, kv=None, kv_text=None)  # decides nothing about weights
+        recipe = replace(recipe, text_sha256=None, tokens_sha256=None)  # `text` says what was used
         return json.dumps([text, json_codec.encode(recipe)], sort_keys=True)
 
     def diagonal(self, weight: str) -> Floats | None:

@@ -19,6 +19,17 @@ _EARLIER = {
 
 
 @dataclass(frozen=True)
+class CacheText:
+    """The text that `quantize-kv` measured its scales on, by the rules of `Recipe`."""
+
+    calibration: str = "self"
+    calibration_tokens: int = 8192
+    seed: int = 0
+    text_sha256: str | None = None
+    tokens_sha256: str | None = None
+
+
+@dataclass(frozen=True)
 class TimeBudget:
     """What the matrix products of a decode step may take.
 
@@ -65,6 +76,9 @@ class Recipe:
         calibration_tokens: most tokens to use of it.
         seed: of the model's own text.
         kv: how keys and values are stored, by scales from the same text; None leaves them as they are.
+        kv_text: the text of those scales, where `quantize-kv` stored them after the weights.
+        text_sha256: of the file that `calibration` names, once it was used: another one is refused.
+        tokens_sha256: of the token ids that were used: others are told.
     """
 
     linear: QuantConfig
@@ -81,6 +95,9 @@ class Recipe:
     calibration_tokens: int = 16384
     seed: int = 0
     kv: Literal["int8", "int4"] | None = None
+    kv_text: CacheText | None = None
+    text_sha256: str | None = None
+    tokens_sha256: str | None = None
 
     def __post_init__(self) -> None:
         if not self.embedding.scheme.symmetric:
@@ -89,6 +106,8 @@ class Recipe:
             raise ValueError(f"method: {self.method!r} is not known; choose one of {', '.join(METHODS)}")
         if self.kv not in (None, "int8", "int4"):
             raise ValueError(f"kv: {self.kv!r} is not supported; choose int8 or int4, or leave it out")
+        if self.kv_text is not None and self.kv is None:
+            raise ValueError("kv_text: is the text for kv; name int8 or int4 there, or leave it out")
         residuals = self.residual_channels or self.residual_share is not None
         if not self.needs_text and (
             self.permute or self.smoothing or self.polish or self.budget or self.time or residuals

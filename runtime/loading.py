@@ -3,6 +3,7 @@
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from .adapters.fitting import FittedAdapter, load_adapters
 from .bundle import json_codec
 from .bundle.bundle import Bundle, open_bundle
+from .bundle.memory_need import explained
 from .bundle.sequence_task import require_generation
 from .errors import BundleError, OptionError
 from .host.memory import available_memory
@@ -102,16 +104,18 @@ def load_executor(
         return _load_paged(bundle, chosen, options, adapters)
     prepared = find(bundle)
     begun()
-    executor = OnnxExecutor(
-        bundle,
-        chosen,
-        graph=prepared.graph if prepared else None,
-        slots=options.max_concurrency,
-        context=options.context,
-        threads=options.threads,
-        kv_memory=options.kv_memory,
-        adapters=adapters,
-    )
+    slots, context = options.max_concurrency, options.context
+    with explained(bundle, slots=slots, context=context) if chosen == "cpu" else nullcontext():  # a GPU tells itself
+        executor = OnnxExecutor(
+            bundle,
+            chosen,
+            graph=prepared.graph if prepared else None,
+            slots=slots,
+            context=context,
+            threads=options.threads,
+            kv_memory=options.kv_memory,
+            adapters=adapters,
+        )
     if prepared:
         prepared.release_stored()
     elif options.prepare:

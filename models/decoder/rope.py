@@ -59,7 +59,7 @@ def read_rope(
 
 def fixed_rope(theta: float, width: int, interleaved: bool = False) -> Rope:
     """An unscaled rope of `width` rotating channels."""
-    return Rope(tuple(map(float, _base(theta, width))), interleaved=interleaved)
+    return Rope(tuple(map(float, inverse_frequencies(theta, width))), interleaved=interleaved)
 
 
 def _settings(config: Config, kind: str) -> dict[str, Any]:
@@ -75,7 +75,7 @@ def _scaled(config: Config, settings: dict[str, Any], width: int) -> Rope:
     kind = settings.get("rope_type", settings.get("type", "default"))
     if kind not in _KINDS:
         raise UnsupportedError(f"{config.where}: rope_type {kind!r} is not supported; supported: {', '.join(_KINDS)}.")
-    base = _base(settings["rope_theta"], width)
+    base = inverse_frequencies(settings["rope_theta"], width)
     frequencies, factor = _KINDS[kind](base, settings)
     if kind not in _SWITCHING:
         return Rope(tuple(map(float, frequencies)), factor)
@@ -84,7 +84,8 @@ def _scaled(config: Config, settings: dict[str, Any], width: int) -> Rope:
     return Rope(tuple(map(float, frequencies)), factor, switch=switch, long_inverse_frequencies=tuple(map(float, long)))
 
 
-def _base(theta: float, width: int) -> Floats:
+def inverse_frequencies(theta: float, width: int) -> Floats:
+    """[width / 2]: theta ** (-2i / width), in float32 as transformers computes it."""
     exponent = np.arange(0, width, 2, dtype=np.float32) / np.float32(width)
     return (np.float32(1.0) / np.float32(theta) ** exponent).astype(np.float32)
 
@@ -102,7 +103,7 @@ def _dynamic(base: Floats, settings: Mapping[str, Any]) -> tuple[Floats, float]:
     alpha, width = settings.get("alpha"), 2 * base.size
     if not alpha:
         return base, 1.0
-    return _base(settings["rope_theta"] * math.pow(float(alpha), width / (width - 2)), width), 1.0
+    return inverse_frequencies(settings["rope_theta"] * math.pow(float(alpha), width / (width - 2)), width), 1.0
 
 
 def _longrope(base: Floats, settings: Mapping[str, Any]) -> tuple[Floats, float]:

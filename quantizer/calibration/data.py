@@ -1,6 +1,8 @@
 """Where token ids come from: a file of text, conversations or tokens, or the model itself."""
 
+import hashlib
 import json
+import logging
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -15,7 +17,7 @@ from runtime.errors import QuantizationError
 from runtime.text.tokenizer import Tokenizer
 
 from ..progress import Progress
-from ..recipe import Recipe
+from ..recipe import CacheText, Recipe
 
 IntArray = npt.NDArray[np.int64]
 CHUNK = 512
@@ -24,6 +26,7 @@ _LEAST = 64  # tokens that are taken at all
 _FEW = 2048  # tokens below which a Hessian says little
 _MOST_ROWS = 32  # sampled at a time: on SmolLM2-135M, 18 rows are 1.8 times as fast as 8, 36 rows 2.1 times
 _KV_BYTES = 1 << 30  # that these may take
+_LOGGER = logging.getLogger("onnxlm.quantizer")
 
 
 @dataclass(frozen=True)
@@ -35,12 +38,19 @@ class Text:
         chunks: `[chunks, sequence]`.
         held_out: `[chunks, sequence]` to measure on, none of them in `chunks`.
         measured_on: what `held_out` is called in the manifest.
+        file_sha256: of the file, where it comes from one.
     """
 
     name: str
     chunks: IntArray
     held_out: IntArray
     measured_on: str
+    file_sha256: str | None = None
+
+    @property
+    def tokens_sha256(self) -> str:
+        """Of all its token ids."""
+        return hashlib.sha256(self.chunks.tobytes() + self.held_out.tobytes()).hexdigest()
 
 
 def find_text(bundle: Bundle, recipe: Recipe, work: Path, progress: Progress, rows: int | None = None) -> Text:
@@ -50,12 +60,36 @@ def find_text(bundle: Bundle, recipe: Recipe, work: Path, progress: Progress, ro
     Raises:
         QuantizationError: the file cannot be used.
     """
+    text = _found_text(bundle, recipe, work, progress, rows)
+    _tell_of_other_tokens(recipe, text)
+    return text
+
+
+def cache_text(bundle: Bundle, wanted: CacheText, progress: Progress) -> Text:
+    """The text that `quantize-kv` measures scales on, which may be the model's own.
+
+    Raises:
+        QuantizationError: the file cannot be used, or is another one than `wanted` knows.
+    """
+    if wanted.calibration == "self":
+        progress("writing calibration text", 0, 1)
+        text = split("self", write_own_text(bundle.folder, wanted.calibration_tokens, wanted.seed))
+    else:
+        source = Path(wanted.calibration)
+        digest = _same_file(source, wanted.text_sha256)
+        text = split(source.name, read_chunks(source, bundle, wanted.calibration_tokens), digest)
+    _tell_of_other_tokens(wanted, text)
+    return text
+
+
+def _found_text(bundle: Bundle, recipe: Recipe, work: Path, progress: Progress, rows: int | None) -> Text:
     tokens = recipe.calibration_tokens + HELD_OUT * CHUNK
     if recipe.calibration != "self":
         source = Path(recipe.calibration)
+        digest = _same_file(source, recipe.text_sha256)
         chunks = read_chunks(source, bundle, tokens)
         _require_enough(source, chunks)
-        return split(source.name, chunks)
+        return split(source.name, chunks, digest)
     kept = own_text_file(recipe, work)
     if not kept.is_file():
         progress("writing calibration text", 0, 1)
@@ -71,6 +105,26 @@ def own_text_file(recipe: Recipe, work: Path) -> Path:
     return work / f"self-{recipe.seed}-{recipe.calibration_tokens + HELD_OUT * CHUNK}.npy"
 
 
+def _same_file(source: Path, known: str | None) -> str:
+    """The hash of a file of text, which a recipe may know."""
+    try:
+        found = hashlib.sha256(source.read_bytes()).hexdigest()
+    except OSError as error:
+        raise QuantizationError(f"{source}: cannot be read as text or tokens ({error}).") from error
+    if known not in (None, found):
+        raise QuantizationError(
+            f"{source}: is not the text that the recipe was made with (SHA-256 {found[:12]}…, not {known[:12]}…): the "
+            "result would be another one. Bring that text back, or quantize by options in place of --recipe."
+        )
+    return found
+
+
+def _tell_of_other_tokens(recipe: Recipe | CacheText, text: Text) -> None:
+    if recipe.tokens_sha256 not in (None, text.tokens_sha256):
+        how = "the model wrote other text" if text.name == "self" else f"{text.name} gave other tokens"
+        _LOGGER.warning("%s than when the recipe was made: the result will differ in its last bits", how)
+
+
 def _require_enough(source: Path, chunks: IntArray) -> None:
     if chunks.size < _LEAST:
         raise QuantizationError(
@@ -79,14 +133,14 @@ def _require_enough(source: Path, chunks: IntArray) -> None:
         )
 
 
-def split(name: str, chunks: IntArray) -> Text:
+def split(name: str, chunks: IntArray, file_sha256: str | None = None) -> Text:
     """Hold out a few chunks, spread over the text; one chunk alone is cut in two."""
     called = f"held out of {name}"
     if len(chunks) < 2:
         half = chunks.shape[1] // 2
-        return Text(name, chunks[:, :half], chunks[:, half:], called)
+        return Text(name, chunks[:, :half], chunks[:, half:], called, file_sha256)
     held = np.unique(np.linspace(0, len(chunks) - 1, min(HELD_OUT, len(chunks) // 2)).astype(int))
-    return Text(name, np.delete(chunks, held, axis=0), chunks[held], called)
+    return Text(name, np.delete(chunks, held, axis=0), chunks[held], called, file_sha256)
 
 
 def text_to_measure(source: Path, bundle: Bundle, tokens: int, length: int = CHUNK) -> Text:

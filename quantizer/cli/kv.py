@@ -43,18 +43,16 @@ def quantize_kv(
     from runtime.bundle.bundle import open_bundle
     from runtime.host.byte_units import format_bytes
 
-    from ..calibration.data import read_chunks, split, write_own_text
+    from ..calibration.data import cache_text
     from ..kv_cache.quantize import quantize_cache
+    from ..recipe import CacheText
 
     bundle = open_bundle(source)
     with stopping_promptly(), show_progress("quantizing the cache") as progress:
-        if calibration == "self":
-            progress("writing calibration text", 0, 1)
-            text = split("self", write_own_text(bundle.folder, calibration_tokens, seed))
-        else:
-            text = split(Path(calibration).name, read_chunks(Path(calibration), bundle, calibration_tokens))
+        chosen = CacheText(calibration, calibration_tokens, seed)
+        text = cache_text(bundle, chosen, progress)
         manifest, quality = quantize_cache(
-            source, output, 8 if bits == "8" else 4, text, overwrite=overwrite, progress=progress
+            source, output, 8 if bits == "8" else 4, text, chosen=chosen, overwrite=overwrite, progress=progress
         )
     before, after = bundle.manifest.kv_cache.bytes_per_token, manifest.kv_cache.bytes_per_token
     if as_json:

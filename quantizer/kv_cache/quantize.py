@@ -11,6 +11,7 @@ from typing import Literal
 import onnx_ir as ir
 
 from runtime.adapters.fitting import require_no_adapter_inputs
+from runtime.bundle import json_codec
 from runtime.bundle.bundle import Bundle, new_bundle, open_bundle, write_manifest
 from runtime.bundle.kv_layout import kv_bytes_per_token
 from runtime.bundle.manifest import Calibration, Graph, KVCache, Manifest
@@ -22,6 +23,7 @@ from runtime.errors import QuantizationError
 from ..calibration.data import Text
 from ..graph.graphs import Graphs, add_initializer, load_graphs, prefill_graph
 from ..progress import Progress, silent
+from ..recipe import CacheText, decode_recipe
 from ..storage.bundle_files import copy_other_files, translated
 from ..storage.matrix import Floats
 from ..storage.weights_file import WEIGHTS_NAME, WeightsWriter
@@ -46,7 +48,14 @@ def bits_of(kv: Literal["int8", "int4"]) -> Bits:
 
 
 def quantize_cache(
-    source: Path, target: Path, bits: Bits, text: Text, *, overwrite: bool = False, progress: Progress | None = None
+    source: Path,
+    target: Path,
+    bits: Bits,
+    text: Text,
+    *,
+    chosen: CacheText | None = None,
+    overwrite: bool = False,
+    progress: Progress | None = None,
 ) -> tuple[Manifest, CacheQuality]:
     """Write a copy of the bundle `source` whose keys and values are stored in `bits` bits.
 
@@ -55,6 +64,7 @@ def quantize_cache(
         target: the new bundle's folder.
         bits: 8 or 4.
         text: what the scales are measured on, and what the result is compared on.
+        chosen: how that text was chosen, for the recipe of a quantized bundle.
         overwrite: replace a bundle that is already there.
         progress: is told what is being done.
 
@@ -66,8 +76,23 @@ def quantize_cache(
     with translated(), new_bundle(target, overwrite=overwrite) as folder:
         copy_other_files(bundle, folder)
         manifest = store_cache(Bundle(folder, bundle.manifest), bits, text, progress)
+        if chosen is not None and manifest.quantization is not None:
+            known = {name: entry.sha256 for name, entry in manifest.files.items()}
+            manifest = write_manifest(folder, _with_recipe(manifest, bits, chosen, text), known=known)
         quality = compare_caches(bundle, open_bundle(folder), text.held_out, progress)
     return manifest, quality
+
+
+def _with_recipe(manifest: Manifest, bits: Bits, chosen: CacheText, text: Text) -> Manifest:
+    """The manifest whose recipe, where the weights have one, makes this cache again."""
+    assert manifest.quantization is not None
+    try:
+        recipe = decode_recipe(manifest.quantization.recipe)
+    except (ValueError, json_codec.StrictJsonError):
+        return manifest  # codes of the checkpoint's own
+    used = replace(chosen, text_sha256=text.file_sha256, tokens_sha256=text.tokens_sha256)
+    with_cache = replace(recipe, kv="int8" if bits == 8 else "int4", kv_text=used)
+    return replace(manifest, quantization=replace(manifest.quantization, recipe=json_codec.encode(with_cache)))
 
 
 def store_cache(bundle: Bundle, bits: Bits, text: Text, progress: Progress) -> Manifest:

@@ -43,8 +43,8 @@ def test_a_wrong_merge(tiny_checkpoint, adapter, tmp_path, monkeypatch):
 def test_a_wrong_rope(tiny_checkpoint, tmp_path, monkeypatch):
     from models.decoder import rope
 
-    base = rope._base
-    monkeypatch.setattr(rope, "_base", lambda theta, width: base(theta * 1.3, width))
+    base = rope.inverse_frequencies
+    monkeypatch.setattr(rope, "inverse_frequencies", lambda theta, width: base(theta * 1.3, width))
     with pytest.raises(VerificationError, match="differ from transformers"):
         verified(tiny_checkpoint, tmp_path / "wrong")
 

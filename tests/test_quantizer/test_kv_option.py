@@ -108,3 +108,32 @@ def test_old_recipes_are_read(tmp_path):
 def test_text_for_the_cache_alone_is_short():
     assert make_recipe(preset="fast", kv="int8").calibration_tokens == 8192
     assert make_recipe(preset="fast", kv="int8", calibration="t.txt").calibration_tokens == 16384
+
+
+def test_quantize_kv_is_part_of_the_recipe(tiny_bundle, tmp_path):
+    np.save(tmp_path / "ids.npy", np.random.default_rng(1).integers(4, 320, 2048))
+    kv = ["quantize-kv", str(tmp_path / "weights"), "-o", str(tmp_path / "once"), "--bits", "4"]
+    assert call(tiny_bundle, "-o", tmp_path / "weights", "--bits", 8).exit_code == 0
+    done = CliRunner().invoke(main, [*kv, "--calibration", str(tmp_path / "ids.npy"), "--calibration-tokens", "1024"])
+    assert done.exit_code == 0, done.output
+    done = call(tiny_bundle, "-o", tmp_path / "again", "--recipe", tmp_path / "once")
+    assert done.exit_code == 0, done.output
+    assert contents(tmp_path / "again") == contents(tmp_path / "once")
+
+
+def test_another_text_than_the_recipe_s_is_refused(tiny_bundle, tmp_path):
+    ids = tmp_path / "ids.npy"
+    np.save(ids, TEXT.chunks)
+    made = call(tiny_bundle, "-o", tmp_path / "q", "--bits", 8, "--kv", "int8", "--calibration", ids)
+    assert made.exit_code == 0, made.output
+    assert call(tiny_bundle, "-o", tmp_path / "same", "--recipe", tmp_path / "q").exit_code == 0
+    np.save(ids, TEXT.chunks + 1)
+    refused = call(tiny_bundle, "-o", tmp_path / "other", "--recipe", tmp_path / "q")
+    assert (refused.exit_code, (tmp_path / "other").exists()) == (1, False)
+    assert "is not the text that the recipe was made with" in refused.output
+
+
+def test_other_words_of_the_model_are_told(tiny_bundle, tmp_path, caplog):
+    recipe = replace(make_recipe(preset="fast"), kv="int8", calibration_tokens=512, tokens_sha256="0" * 64)
+    quantize(tiny_bundle, tmp_path / "q", recipe)
+    assert "the model wrote other text than when the recipe was made" in caplog.text

@@ -176,3 +176,15 @@ def test_a_broken_template_is_an_error_at_once():
 def test_the_template_tells_how_tools_are_called(name, shape):
     calls = ChatTemplate(source(name), TOKENS).format.calls
     assert (calls and calls.shape) == shape
+
+
+def test_switches_that_a_template_cuts_out_of_the_text_are_no_loss():
+    source = (FOLDER / "formats" / "nemotron_nano_v2.jinja").read_text()
+    chat = [
+        {"role": "system", "content": "Be brief /no_think"},
+        {"role": "user", "content": "Why is the sky blue? /think"},
+    ]
+    prompt = ChatTemplate(source).render(chat)
+    assert "<SPECIAL_10>System\nBe brief\n" in prompt
+    assert "<SPECIAL_11>User\nWhy is the sky blue?\n" in prompt
+    assert prompt.endswith("<think></think>")
