@@ -31,6 +31,7 @@ class LlamaCpp:
 
     def __init__(self, folder: Path, model: Path, tokens: int, threads: int | None = None) -> None:
         self._program, self._model, self._tokens = folder / PROGRAM, model, tokens
+        self.bytes = model.stat().st_size if model.is_file() else 0
         self._threads = threads or len(os.sched_getaffinity(0))
         if not self._program.is_file():
             raise SystemExit(f"{self._program} is not there: tests/bench/llama_cpp.py says how to build it.")

@@ -9,7 +9,10 @@ llama.cpp runs in processes of its own (tests/bench/llama_cpp.py says how to bui
 on the same --gguf files. --markdown writes the tables, with the machine, between two marks of a document. A peer that
 is not installed is left out. The genai models are built once from the source's weights, with the peer's own builder at
 its defaults (int4: block size 32, accuracy level 4), and kept in --cache. Every round measures every engine
-once, A B C D A B C D …; the figures are medians over the rounds, and the ratios are medians of each round's ratio.
+once, A B C D A B C D …; --pasts puts decode behind more tokens, such as 4096 and 16384. "MB a token" is what a
+decode step of one row reads of weights (ours: packed for this processor, as `onnxlm prepare` stores it; llama.cpp: the
+file), and GB/s is that times tokens per second. The figures are medians over the rounds, and the ratios are medians of
+each round's ratio.
 
 "uneven" is what a service sees: 32 requests that want 8 to 128 tokens, eight at a time. Ours go through the engine,
 which refills a row as soon as its answer ends; the peer runs batches of eight, each until its longest answer has ended.
@@ -55,6 +58,11 @@ class Onnxlm:
 
     def __init__(self, bundle: Path, prompts: Sequence[int] = PROMPTS, rows: int = ROWS) -> None:
         from runtime import LLM, EngineOptions
+        from runtime.bundle.bundle import open_bundle
+        from runtime.ort import prepared
+
+        opened = open_bundle(bundle)
+        self.bytes = prepared.packed_bytes(prepared.find(opened) or prepared.make(opened))
 
         context = max(PROMPT, *prompts) + TOKENS + 2
         self._llm = LLM(bundle, options=EngineOptions(max_concurrency=rows, context=context, prefix_cache=0))
@@ -68,7 +76,7 @@ class Onnxlm:
 
     def decode(self, ids: np.ndarray) -> float:
         self.prefill(ids)
-        lengths = np.full(len(ids), PROMPT, np.int64)
+        lengths = np.full(len(ids), ids.shape[1], np.int64)
         last = self._executor.decode(ids[:, -1], lengths).argmax(-1)
         started = time.perf_counter()
         for step in range(1, TOKENS + 1):
@@ -107,10 +115,10 @@ class Genai:
         return generator, time.perf_counter() - started
 
     def prefill(self, ids: np.ndarray) -> float:
-        return self._start(ids)[1]
+        return self._start(ids, ids.shape[1] + TOKENS + 2)[1]
 
     def decode(self, ids: np.ndarray) -> float:
-        generator, _ = self._start(ids)
+        generator, _ = self._start(ids, ids.shape[1] + TOKENS + 2)
         generator.generate_next_token()
         started = time.perf_counter()
         for _ in range(TOKENS):
@@ -172,9 +180,9 @@ class Transformers:
 
 def engines(options: argparse.Namespace) -> dict[str, Engine]:
     """Every engine that is installed, by name; ours first."""
-    rows = max(ROWS, *options.batches)
-    found: dict[str, Engine] = {"onnxlm fp32": Onnxlm(options.fp32, options.prompts, rows)} if options.fp32 else {}
-    found |= {_int4_name(folder): Onnxlm(folder, options.prompts, rows) for folder in options.int4}
+    rows, lengths = max(ROWS, *options.batches), [*options.prompts, *options.pasts]
+    found: dict[str, Engine] = {"onnxlm fp32": Onnxlm(options.fp32, lengths, rows)} if options.fp32 else {}
+    found |= {_int4_name(folder): Onnxlm(folder, lengths, rows) for folder in options.int4}
     for model in options.gguf:
         if options.llama_bin:
             found[f"llama.cpp {model.stem}"] = LlamaCpp(options.llama_bin, model, TOKENS)
@@ -238,12 +246,14 @@ def measure(
     vocab_size: int,
     lengths: Sequence[int] = PROMPTS,
     batches: Sequence[int] = BATCHES,
+    pasts: Sequence[int] = (),
 ) -> dict[Case, list[float]]:
     """Tokens per second of every case in every round; a first round warms up and is not counted."""
-    ids = np.random.default_rng(0).integers(3, vocab_size, (max(batches), max(PROMPT, *lengths)))
+    ids = np.random.default_rng(0).integers(3, vocab_size, (max(batches), max(PROMPT, *lengths, *pasts)))
     cases: list[tuple[str, int, Callable[[Engine, np.ndarray], float], int]] = [
         *((f"prefill {n}", 1, lambda engine, rows, n=n: engine.prefill(rows[:, :n]), n) for n in lengths),
         *(("decode", b, lambda engine, rows: engine.decode(rows[:, :PROMPT]), b * TOKENS) for b in batches),
+        *((f"decode at {n}", 1, lambda engine, rows, n=n: engine.decode(rows[:, :n]), TOKENS) for n in pasts),
     ]
     speeds: dict[Case, list[float]] = {}
     if all(hasattr(engine, "uneven") for engine in found.values()):
@@ -302,6 +312,7 @@ def main() -> None:
     parser.add_argument("--llama-bin", type=Path, metavar="FOLDER", help="where llama-batched-bench is")
     parser.add_argument("--openvino", action="store_true", help="measure OpenVINO GenAI on the --gguf files, too")
     parser.add_argument("--prompts", type=int, nargs="+", default=PROMPTS, help="lengths of prompts for prefill")
+    parser.add_argument("--pasts", type=int, nargs="*", default=(), help="tokens that decode of one goes on behind")
     parser.add_argument("--batches", type=int, nargs="+", default=BATCHES, help="sequences that decode together")
     parser.add_argument("--markdown", type=Path, help="a document to write the tables into")
     parser.add_argument("--cache", type=Path, default=Path("demo/peers"), help="where peers' models are kept")
@@ -312,10 +323,13 @@ def main() -> None:
     options.cache.mkdir(parents=True, exist_ok=True)
     found = engines(options)
     vocab_size = json.loads((options.int4[0] / "manifest.json").read_text())["architecture"]["vocab_size"]
-    speeds = measure(found, options.rounds, vocab_size, options.prompts, options.batches)
+    speeds = measure(found, options.rounds, vocab_size, options.prompts, options.batches, options.pasts)
+    read = {name: engine.bytes for name, engine in found.items() if hasattr(engine, "bytes")}
     print(report(speeds))
+    for name, size in read.items():
+        print(f"{name:28} {size / 1e6:8.0f} MB a token, {size * median(speeds[name, 'decode', 1]) / 1e9:.1f} GB/s")
     if options.markdown:
-        write_section(options.markdown, options.int4[0].name, speeds, ratios(speeds), options.rounds)
+        write_section(options.markdown, options.int4[0].name, speeds, ratios(speeds), options.rounds, read)
     if options.json:
         rows = [{"engine": n, "phase": p, "batch": b, "tokens_per_second": r} for (n, p, b), r in speeds.items()]
         options.json.write_text(json.dumps(rows, indent=1))

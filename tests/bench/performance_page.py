@@ -1,6 +1,6 @@
 """Tables of `peers.py` as a section of docs/performance.md, with the machine that they were measured on."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import date
 from pathlib import Path
 from statistics import median
@@ -17,10 +17,11 @@ def write_section(
     speeds: dict[Case, list[float]],
     ratios: Sequence[Ratio],
     rounds: int,
+    read: Mapping[str, int],
 ) -> None:
     """Replace the section between the marks of `name`, or put it before the page's last heading."""
     begin, end = f"<!-- measured: {name} -->", f"<!-- end: {name} -->"
-    section = f"{begin}\n{text(name, speeds, ratios, rounds)}\n{end}"
+    section = f"{begin}\n{text(name, speeds, ratios, rounds, read)}\n{end}"
     old = page.read_text(encoding="utf-8") if page.exists() else "# Performance\n\n"
     if begin in old and end in old:
         head, _, rest = old.partition(begin)
@@ -31,11 +32,13 @@ def write_section(
     page.write_text(new, encoding="utf-8")
 
 
-def text(name: str, speeds: dict[Case, list[float]], ratios: Sequence[Ratio], rounds: int) -> str:
-    """Tokens per second by engine and case, and the ratios of ours to each peer."""
+def text(
+    name: str, speeds: dict[Case, list[float]], ratios: Sequence[Ratio], rounds: int, read: Mapping[str, int]
+) -> str:
+    """Tokens per second by engine and case, the ratios of ours to each peer, and what decode of one reads."""
     machine = this_machine()
     cases = list(dict.fromkeys((phase, batch) for _, phase, batch in speeds))
-    titles = [f"{phase} of {batch}" if phase == "decode" else phase for phase, batch in cases]
+    titles = [f"{phase} of {batch}" if phase.startswith("decode") else phase for phase, batch in cases]
     lines = [
         f"### {name}",
         "",
@@ -48,6 +51,9 @@ def text(name: str, speeds: dict[Case, list[float]], ratios: Sequence[Ratio], ro
     for engine in dict.fromkeys(name for name, _, _ in speeds):
         figures = [speeds.get((engine, *case)) for case in cases]
         lines.append(f"| {engine} | " + " | ".join(f"{median(f):.0f}" if f else "" for f in figures) + " |")
+    for engine, size in read.items():
+        speed = size * median(speeds[engine, "decode", 1]) / 1e9
+        lines.append(f"| {engine}: {size / 1e6:.0f} MB a token, {speed:.1f} GB/s |" + " |" * len(cases))
     by_pair: dict[tuple[str, str], dict[tuple[str, int], float]] = {}
     for ours, peer, phase, batch, ratio in ratios:
         by_pair.setdefault((ours, peer), {})[phase, batch] = ratio
