@@ -6,7 +6,9 @@ means torch where it is installed and sees a CUDA device. Both give the same cod
 summation differ.
 """
 
+import ctypes
 import os
+import sys
 from functools import cache
 from importlib.util import find_spec
 from typing import Any, Protocol
@@ -106,10 +108,17 @@ def array_module(name: str | None = None) -> ArrayModule:
 
 def _has_cuda() -> bool:
     """Whether torch can use a device; torch is not even imported where no driver is."""
-    from ctypes.util import find_library
-
-    if find_spec("torch") is None or not (find_library("cuda") or find_library("nvcuda")):
+    if find_spec("torch") is None or not _has_driver():
         return False
     import torch
 
     return bool(torch.cuda.is_available())
+
+
+def _has_driver() -> bool:
+    """Whether CUDA's driver can be loaded. (`find_library` would run a compiler and write a temporary file.)"""
+    try:
+        ctypes.CDLL("nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1")
+    except OSError:
+        return False
+    return True
