@@ -29,7 +29,10 @@ def pull(source: str) -> None:
 
 @click.group(short_help="List or remove prepared models.")
 def cache() -> None:
-    """Bundles that `run`, `serve` and `pull` made of checkpoints, in $ONNXLM_CACHE or ~/.cache/onnxlm.
+    """What onnxlm made for itself, in $ONNXLM_CACHE or ~/.cache/onnxlm, and makes again where it is missing.
+
+    These are bundles of checkpoints, made by `run`, `serve` and `pull`, and weights packed for a processor, by
+    `prepare` or after a first start.
 
     \b
     Example:
@@ -41,12 +44,12 @@ def cache() -> None:
 @cache.command("list")
 @click.option("--json", "as_json", is_flag=True, help="Print the list as JSON.")
 def list_models(as_json: bool) -> None:
-    """Print each bundle with its size and what it was made from."""
+    """Print each bundle, and each bundle's packed weights, with the size and what it was made from."""
     from runtime.host.cache_folder import cache_folder
 
-    from .model_cache import list_cached
+    from .model_cache import list_cached, list_packed
 
-    models = list_cached()
+    models = [*list_cached(), *list_packed()]
     if as_json:
         rows = [{"name": m.name, "folder": str(m.folder), "bytes": m.size, "source": m.source} for m in models]
         click.echo(json.dumps(rows, indent=1))
@@ -59,7 +62,7 @@ def list_models(as_json: bool) -> None:
 @cache.command("remove")
 @click.argument("names", nargs=-1, required=True, metavar="NAME...")
 def remove(names: tuple[str, ...]) -> None:
-    """Remove bundles by NAME, with or without the hash at its end."""
+    """Remove bundles and packed weights by NAME; a bundle's with or without the hash at its end."""
     from .model_cache import remove_cached
 
     for name in names:

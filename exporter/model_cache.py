@@ -78,13 +78,23 @@ def list_cached() -> list[CachedModel]:
     return found
 
 
+def list_packed() -> list[CachedModel]:
+    """The weights that were packed for processors, under their keys as names."""
+    from runtime.ort.prepared import list_prepared
+
+    return [
+        CachedModel(f"prepared/{one.folder.name}", one.folder, one.size, f"{one.about.source} for {one.about.target}")
+        for one in list_prepared()
+    ]
+
+
 def remove_cached(name: str) -> list[CachedModel]:
-    """Remove the bundles of that name, whole or without the hash; returns what was removed.
+    """Remove what has that name, of bundles whole or without the hash; returns what was removed.
 
     Raises:
         BundleError: nothing has that name; lists what there is.
     """
-    models = list_cached()
+    models = [*list_cached(), *list_packed()]
     chosen = [model for model in models if name in (model.name, model.name.rpartition("-")[0])]
     if not chosen:
         there = ", ".join(model.name for model in models) or "nothing"

@@ -2,6 +2,8 @@
 
 import logging
 import shutil
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -11,9 +13,13 @@ from runtime.bundle import json_codec
 from runtime.bundle.bundle import Bundle, new_bundle, open_bundle, write_manifest
 from runtime.bundle.manifest import Calibration, Manifest, Quantization
 
-from .calibration.data import Text, find_text
+from .calibration.data import Text, find_text, own_text_file
 from .evaluation.quality import measure_quality
 from .evaluation.sequences import SAMPLES, measure_sequences
+from .forecast.forecast import Forecast
+from .forecast.run import Run, most_kept, run_on
+from .forecast.sizes import sizes_of
+from .forecast.speed import this_machine
 from .gate import Gate
 from .graph.experts import find_experts
 from .graph.graphs import Graphs, load_graphs, prefill_graph
@@ -22,9 +28,11 @@ from .kv_cache.quantize import bits_of, store_cache
 from .plan import Plan
 from .preconditions import require_affordable, require_text, require_usable
 from .preparation import prepare
+from .presets import Storage, make_recipe
 from .progress import Progress, silent
 from .recipe import Recipe
 from .selection import select_weights
+from .settings import Settings
 from .storage.bundle_files import copy_other_files, translated
 from .storage.resume import ResumeCache
 from .storage.weights_file import WEIGHTS_NAME
@@ -56,6 +64,8 @@ def quantize(
     work: Path | None = None,
     overwrite: bool = False,
     progress: Progress | None = None,
+    memory: int | None = None,
+    on_forecast: Callable[[Forecast], None] | None = None,
 ) -> Result:
     """Write a quantized copy of the bundle `source` to the folder `target`: all of it, or nothing.
 
@@ -69,10 +79,12 @@ def quantize(
             removed in the end.
         overwrite: replace a bundle that is already there.
         progress: is told what is being done, how much of it is done, and how much there is.
+        memory: bytes that may be used; by default what is free.
+        on_forecast: is told what the run will take, before it begins.
 
     Raises:
         QuantizationError: the bundle is quantized already, a weight is not finite, a pattern matches nothing, the
-            budget is impossible, the gate is missed.
+            budget is impossible, memory or disk do not suffice, the gate is missed.
         BundleError: `source` cannot be read, or `target` is in the way.
     """
     progress = progress or silent
@@ -81,11 +93,16 @@ def quantize(
     bundle, graphs, sites = _open(source, recipe, gate)
     default_work = work_beside(target)
     place = work or default_work
+    run = _run(bundle, graphs, sites, recipe, gate, text, place, most_kept(work))
+    settings, expected = run.forecast(this_machine() if on_forecast else None, memory)
+    if on_forecast:
+        on_forecast(expected)
+    expected.require_room(target)
     with translated(), new_bundle(target, overwrite=overwrite) as folder:
-        text = text or _text(bundle, recipe, gate, place, progress)
-        plan = prepare(bundle, graphs, sites, recipe, text, place, progress)
+        text = text or _text(bundle, recipe, gate, place, progress, settings)
+        plan = prepare(bundle, graphs, sites, recipe, text, place, progress, settings)
         finished = ResumeCache(place / "matrices" if recipe.needs_text else None, plan.identity)
-        outcomes = write_graphs(bundle, graphs, plan, finished, folder, progress)
+        outcomes = write_graphs(bundle, graphs, plan, finished, folder, progress, settings.at_once)
         copy_other_files(bundle, folder)
         manifest = write_manifest(folder, _describe(bundle.manifest, graphs, plan, text, outcomes))
         if bundle.manifest.task is not None:
@@ -97,15 +114,76 @@ def quantize(
     return Result(manifest, tuple(outcomes))
 
 
+def forecast(
+    source: Path,
+    target: Path,
+    recipe: Recipe,
+    *,
+    gate: Gate | None = None,
+    work: Path | None = None,
+    memory: int | None = None,
+) -> Forecast:
+    """What `quantize` will take; arguments and errors as there. Nothing is written.
+
+    Raises:
+        QuantizationError, BundleError: as `quantize`, where it is known before the work.
+    """
+    require_text(recipe, gate)
+    bundle, graphs, sites = _open(source, recipe, gate)
+    run = _run(bundle, graphs, sites, recipe, gate, None, work or work_beside(target), most_kept(work))
+    return run.forecast(this_machine(), memory)[1]
+
+
+def _run(
+    bundle: Bundle,
+    graphs: Graphs,
+    sites: Sequence[QuantizableWeight],
+    recipe: Recipe,
+    gate: Gate | None,
+    text: Text | None,
+    place: Path,
+    most: int,
+) -> Run:
+    reads = _reads_text(recipe, gate) or text is not None
+    own = reads and text is None and recipe.calibration == "self" and not own_text_file(recipe, place).is_file()
+    manifest = bundle.manifest
+    vocabulary, parameters = manifest.architecture.vocab_size, manifest.architecture.parameters
+    weights, kv = manifest.files[WEIGHTS_NAME].size, manifest.kv_cache.bytes_per_token
+    sizes = sizes_of(prefill_graph(bundle, graphs), sites, vocabulary, kv, weights)
+    return run_on(sizes, parameters, recipe, own_text=own, measured=reads, most_kept=most)
+
+
 def work_beside(target: Path) -> Path:
     """Where calibration lies until the bundle `target` is complete, if no other folder is named."""
     return target.parent / f".{target.name}.work"
 
 
-def _text(bundle: Bundle, recipe: Recipe, gate: Gate | None, place: Path, progress: Progress) -> Text | None:
+def _text(
+    bundle: Bundle, recipe: Recipe, gate: Gate | None, place: Path, progress: Progress, settings: Settings
+) -> Text | None:
     """The text that the recipe names, if anything needs one."""
-    measured = gate and not gate.of_texts
-    return find_text(bundle, recipe, place, progress) if recipe.needs_text or recipe.kv or measured else None
+    if not _reads_text(recipe, gate):
+        return None
+    if recipe.calibration != "self" or own_text_file(recipe, place).is_file() or settings.text_bits == 32:
+        return find_text(bundle, recipe, place, progress, settings.rows)
+    progress("writing calibration text", 0, 1)
+    with _rounded(bundle, place / "writer", settings.text_bits) as writer:
+        return find_text(writer, recipe, place, progress, settings.rows)
+
+
+@contextmanager
+def _rounded(bundle: Bundle, folder: Path, bits: int) -> Iterator[Bundle]:
+    """A copy whose weights take little memory, for as long as it is needed."""
+    try:
+        quantize(bundle.folder, folder, make_recipe(method="rtn", storage=Storage(bits=bits)), overwrite=True)
+        yield open_bundle(folder)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _reads_text(recipe: Recipe, gate: Gate | None) -> bool:
+    """Whether anything needs a text: samples of a gate on sequences are no text."""
+    return recipe.needs_text or recipe.kv is not None or (gate is not None and not gate.of_texts)
 
 
 def _open(source: Path, recipe: Recipe, gate: Gate | None) -> tuple[Bundle, Graphs, list[QuantizableWeight]]:
@@ -113,24 +191,27 @@ def _open(source: Path, recipe: Recipe, gate: Gate | None) -> tuple[Bundle, Grap
     bundle = open_bundle(source)
     require_usable(bundle, recipe, gate)
     graphs = load_graphs(bundle)
-    sites = select_weights(_sites(bundle, graphs), recipe.exclude)
+    models = [model.graph for model in graphs.models.values()]
+    experts = bundle.manifest.target.provider == "cpu"
+    sites = sites_of(models, bundle.manifest.architecture.vocab_size, recipe, experts=experts)
     require_affordable(bundle, graphs, sites, recipe)
     return bundle, graphs, sites
 
 
-def _sites(bundle: Bundle, graphs: Graphs) -> list[QuantizableWeight]:
-    """Matrices, and the stacks of experts: where these were exported for the CPU, whose operator was tried."""
-    vocab_size = bundle.manifest.architecture.vocab_size
-    sites = merge_quantizable_weights(
-        find_quantizable_weights(model.graph, vocab_size) for model in graphs.models.values()
-    )
-    stacks = [site for experts in find_experts(prefill_graph(bundle, graphs)) for site in experts.sites]
-    if not stacks or bundle.manifest.target.provider == "cpu":
-        return sites + stacks
-    _LOGGER.warning(
-        "experts stay in floating point: their quantized operator was not tried on %s", bundle.manifest.target.provider
-    )
-    return sites
+def sites_of(
+    graphs: Sequence[ir.Graph], vocabulary: int, recipe: Recipe, *, experts: bool = True
+) -> list[QuantizableWeight]:
+    """The matrices of prefill and decode graph that a recipe quantizes, and the stacks of experts where `experts` may
+    have codes: those exported for the CPU, whose operator was tried.
+
+    Raises:
+        QuantizationError: a pattern of `exclude` matches nothing, or nothing is left.
+    """
+    sites = merge_quantizable_weights(find_quantizable_weights(graph, vocabulary) for graph in graphs)
+    stacks = [site for found in find_experts(graphs[0]) for site in found.sites]
+    if stacks and not experts:
+        _LOGGER.warning("experts stay in floating point: their quantized operator was not tried on this provider")
+    return select_weights(sites + stacks if experts else sites, recipe.exclude)
 
 
 def _finish(source: Bundle, new: Bundle, recipe: Recipe, text: Text, gate: Gate | None, progress: Progress) -> Manifest:

@@ -150,8 +150,8 @@ class Plan:
         Raises:
             QuantizationError: NaN or infinite weights.
         """
-        array = read_part(tensor, expert) if site.role == "experts" else read_tensor(tensor)
-        weight = np.ascontiguousarray(array.T if site.transposed else array, np.float32)
+        weight = read_part(tensor, expert) if site.role == "experts" else read_tensor(tensor)
+        weight = np.ascontiguousarray(weight.T if site.transposed else weight, np.float32)
         if not np.isfinite(weight).all():
             raise QuantizationError(
                 f"{site.weight}: holds NaN or infinite weights; the source checkpoint is broken. Export a sound one."

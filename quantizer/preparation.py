@@ -8,7 +8,7 @@ from pathlib import Path
 from runtime.bundle.bundle import Bundle
 
 from .allocation.resume import MeasurementLog
-from .allocation.sensitivity import Sensitivity, sample
+from .allocation.sensitivity import Carried, Sensitivity, sample
 from .calibration.data import Text, too_little
 from .calibration.hessians import Hessians, IntArray, Step, collect_hessians
 from .graph.graphs import Graphs, prefill_graph
@@ -18,11 +18,11 @@ from .plan import Plan
 from .preconditions import budget_bytes, layout_of
 from .progress import Progress
 from .recipe import Recipe
+from .settings import Settings
 from .storage.matrix import Floats
 from .transforms.discover import find_structure
 
 _LOGGER = logging.getLogger("onnxlm.quantizer")
-_AT_ONCE = 2  # matrices quantized side by side; each holds a Hessian, its factor and copies of the weights
 
 
 def prepare(
@@ -33,6 +33,7 @@ def prepare(
     text: Text | None,
     work: Path,
     progress: Progress,
+    settings: Settings,
 ) -> Plan:
     """The plan of a run; with text where the recipe needs it, and then with all that can be measured on it.
 
@@ -44,6 +45,7 @@ def prepare(
         text: to calibrate on.
         work: where an interrupted calibration goes on.
         progress: is told of each layer and matrix.
+        settings: how memory and disk are used.
     """
     prefill = prefill_graph(bundle, graphs)
     structure = find_structure(prefill, bundle.manifest.architecture.vocab_size)
@@ -53,11 +55,13 @@ def prepare(
     assert text is not None
     if warning := too_little(text.chunks):
         _LOGGER.warning(warning)
-    hessians: Hessians = collect_hessians(bundle, text.chunks, work, lambda step: _tell(progress, step))
+    hessians: Hessians = collect_hessians(
+        bundle, text.chunks, work, lambda step: _tell(progress, step), most_kept=settings.most_kept
+    )
     _warn_of_rare(hessians.experts.rare())
     plan = Plan(recipe, sites, transposed, structure, hessians)
     if recipe.weighs:
-        _allocate(bundle, graphs, plan, text.chunks, work, progress)
+        _allocate(bundle, graphs, plan, text.chunks, work, progress, settings)
     else:
         plan.find_outlier_channels(graphs.initializers())
     return plan
@@ -75,13 +79,21 @@ def _tell(progress: Progress, step: Step) -> None:
     progress(f"calibrating on {step.tokens:,} tokens", step.layer, step.layers)
 
 
-def _allocate(bundle: Bundle, graphs: Graphs, plan: Plan, chunks: IntArray, work: Path, progress: Progress) -> None:
+def _allocate(
+    bundle: Bundle,
+    graphs: Graphs,
+    plan: Plan,
+    chunks: IntArray,
+    work: Path,
+    progress: Progress,
+    settings: Settings,
+) -> None:
     """Measure every matrix alone that can be stored in several ways, then choose how each is stored."""
     several = [site for site in plan.sites if len(plan.candidates(site)) > 1]
     log = MeasurementLog(work / "sensitivity.jsonl", plan.fingerprint)
     left = [site for site in several if site.weight not in log.kls]
     if left:
-        _measure(bundle, graphs, plan, left, log, chunks, work / "streams.npz", progress)
+        _measure(bundle, graphs, plan, left, log, chunks, work / "streams.npz", progress, settings)
     plan.outlier_channels |= log.outlier_channels
     plan.allocate(log.measured, _affordable(bundle, graphs, plan), layout_of(graphs))
 
@@ -95,15 +107,16 @@ def _measure(
     chunks: IntArray,
     kept: Path,
     progress: Progress,
+    settings: Settings,
 ) -> None:
     """Layer by layer, while a layer's Hessians and weights are in memory; then what the head reads."""
-    sensitivity = Sensitivity(bundle, sample(chunks), kept, plan.fingerprint)
+    sensitivity = Sensitivity(bundle, sample(chunks), kept, plan.fingerprint, Carried(most=settings.streams))
     total, ends, tensors = sensitivity.layers + 1, sensitivity.head_weights, graphs.initializers()
 
     def tried(chosen: Sequence[QuantizableWeight]) -> Iterator[tuple[str, Floats]]:
         plan.find_outlier_channels({site.weight: tensors[site.weight] for site in chosen})
         tasks = (partial(plan.tried, site, tensors[site.weight]) for site in chosen)
-        for site, base in zip(chosen, parallel_map(tasks, _AT_ONCE), strict=True):
+        for site, base in zip(chosen, parallel_map(tasks, settings.at_once), strict=True):
             log.add(site.weight, base.input_errors, plan.outlier_channels.get(site.weight))
             yield site.weight, base.values
 

@@ -38,11 +38,17 @@ class Outcome:
 
 
 def write_graphs(
-    bundle: Bundle, graphs: Graphs, plan: Plan, finished: ResumeCache, folder: Path, progress: Progress
+    bundle: Bundle,
+    graphs: Graphs,
+    plan: Plan,
+    finished: ResumeCache,
+    folder: Path,
+    progress: Progress,
+    at_once: int = _AT_ONCE,
 ) -> list[Outcome]:
-    """Write weights.bin and the graphs of `bundle` into `folder`, quantized by `plan`."""
+    """Write weights.bin and the graphs of `bundle` into `folder`, quantized by `plan`, `at_once` matrices in memory."""
     tensors = graphs.initializers()
-    made = _codes(plan, tensors, QuantizeWorker(plan, finished))
+    made = _codes(plan, tensors, QuantizeWorker(plan, finished), at_once)
     with WeightsWriter(folder / WEIGHTS_NAME) as writer:
         writing = _Writing(plan, writer)
         for name, tensor in tensors.items():
@@ -55,11 +61,13 @@ def write_graphs(
     return writing.outcomes
 
 
-def _codes(plan: Plan, tensors: dict[str, ir.TensorProtocol], maker: QuantizeWorker) -> Iterator[Codes | str]:
+def _codes(
+    plan: Plan, tensors: dict[str, ir.TensorProtocol], maker: QuantizeWorker, at_once: int
+) -> Iterator[Codes | str]:
     """Of every matrix that is to be quantized, in the order of the file."""
     sites = {site.weight: site for site in plan.sites}
     chosen = ((sites[name], tensor) for name, tensor in tensors.items() if name in sites)
-    return parallel_map((partial(maker.make, site, tensor) for site, tensor in chosen), _AT_ONCE)
+    return parallel_map((partial(maker.make, site, tensor) for site, tensor in chosen), at_once)
 
 
 class _Writing:

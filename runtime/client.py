@@ -3,10 +3,9 @@
 import functools
 import itertools
 from collections.abc import Callable, Collection, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from .bundle.bundle import open_bundle
 from .bundle.sequence_task import require_generation
@@ -18,9 +17,10 @@ from .engine.scheduling.sequence import Sequence as TokenSequence
 from .engine.scheduling.waiting import Reservation
 from .engine.speculation import PromptLookup
 from .errors import OptionError, RequestError
-from .loading import build_engine, generation_config, load_executor
+from .loading import Opening, build_engine, generation_config
 from .options import EngineOptions, SamplingParams
 from .ort.batch_invariance import Determinism, check_determinism
+from .ort.mapped_pages import trim_heap
 from .ort.memory import closing_on_error
 from .ort.runner_protocol import ModelRunner
 from .sampling.grammar import Grammars, StructuredOutput
@@ -64,9 +64,12 @@ class Model:
         executor: ModelRunner | None = None,
         *,
         chat_template: Path | None = None,
+        opening: Opening | None = None,
     ) -> None:
         self._template_file = chat_template
-        self.bundle = open_bundle(path)
+        if executor is None and opening is None:
+            opening = Opening(path, provider, options)
+        self.bundle = opening.bundle if opening else open_bundle(path)
         require_generation(self.bundle, "generating or chatting")
         self.options = options
         manifest = self.bundle.manifest
@@ -74,16 +77,15 @@ class Model:
         self._vocab_size = manifest.architecture.vocab_size
         self._ids = itertools.count()
         self.determinism: Determinism | None = None
-        with ThreadPoolExecutor(1) as beside:  # neither holds the interpreter's lock: they take the time of the longer
-            reading = beside.submit(Tokenizer, self.bundle.path("tokenizer.json"), manifest.tokens.special)
-            executor = executor or load_executor(self.bundle, provider, options)
-        with closing_on_error(executor):
-            self.tokenizer = reading.result()
+        with closing_on_error(opening or executor):
+            self.tokenizer = Tokenizer(self.bundle.path("tokenizer.json"), manifest.tokens.special)
+            executor = executor or cast(Opening, opening).executor()
             self._grammars = Grammars(self.tokenizer, self._vocab_size, manifest.tokens.eos)
             if options.self_test:
                 self.determinism = check_determinism(executor)
             self.engine = build_engine(executor, self.bundle, options)
         self.engine.start()
+        trim_heap()  # reading a tokenizer takes tens of megabytes that are free again now
 
     def request(
         self,

@@ -1,18 +1,22 @@
 """LLM: the blocking interface. Load a bundle, generate, stream, chat, score."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
-from typing import Any, overload
+from typing import TYPE_CHECKING, Any, overload
 
-from .batch import Batch
-from .client import Model, Prompt, Request
-from .engine.engine import EngineStats
-from .engine.handle import RequestHandle
+from .loading import Opening
 from .options import EngineOptions, SamplingParams
-from .ort.runner_protocol import ModelRunner
-from .outputs import Completion, Score, raise_error, score_of
+
+if TYPE_CHECKING:  # what is imported while weights are loaded: see LLM.__init__
+    from .client import Prompt, Request
+    from .engine.engine import EngineStats
+    from .engine.handle import RequestHandle
+    from .ort.runner_protocol import ModelRunner
+    from .outputs import Completion, Score
 
 Message = Mapping[str, Any]
 Messages = Sequence[Message]
@@ -48,8 +52,13 @@ class LLM:
         executor: ModelRunner | None = None,
         chat_template: str | Path | None = None,
     ) -> None:
+        options = options or EngineOptions()
+        opening = Opening(path, provider, options) if executor is None else None
+
+        from .client import Model  # while the weights are loaded
+
         template = None if chat_template is None else Path(chat_template)
-        self.model = Model(path, provider, options or EngineOptions(), executor, chat_template=template)
+        self.model = Model(path, provider, options, executor, chat_template=template, opening=opening)
 
     def __repr__(self) -> str:
         return f"LLM({self.model.describe()})"
@@ -105,6 +114,8 @@ class LLM:
             OptionError: a keyword is no sampling parameter.
             ExecutionError: the only prompt failed. In a list, the completion's `error` says so.
         """
+        from .outputs import raise_error
+
         params = (params or SamplingParams()).with_changes(changes)
         prompts = [prompt] if is_one_prompt(prompt) else prompt
         answers = self._run([self.model.request(one, params, timeout=timeout) for one in prompts], progress)
@@ -167,6 +178,8 @@ class LLM:
             ChatTemplateError: the bundle has no template, or it refuses these messages.
             OptionError: a keyword is neither a sampling parameter nor read by the template.
         """
+        from .outputs import raise_error
+
         one = is_one_conversation(messages)
         conversations = [messages] if one else messages
         requests = [self.model.chat_request(each, params, timeout=timeout, **extra) for each in conversations]
@@ -196,6 +209,8 @@ class LLM:
             RequestError: a text is empty or longer than the context.
             ExecutionError: a step failed.
         """
+        from .outputs import raise_error, score_of
+
         one = is_one_prompt(text)
         requests = [self.model.request(each, SCORING) for each in ([text] if one else text)]
         done = zip(requests, self._run(requests), strict=True)
@@ -210,7 +225,7 @@ class LLM:
         """Cancel what still runs, and release threads and memory."""
         self.model.close()
 
-    def __enter__(self) -> "LLM":
+    def __enter__(self) -> LLM:
         return self
 
     def __exit__(
@@ -219,6 +234,8 @@ class LLM:
         self.close()
 
     def _run(self, requests: Sequence[Request], progress: bool = False) -> list[Completion]:
+        from .batch import Batch
+
         found: dict[int, Completion] = {}
         with answered(len(requests), shown=progress) as advance:
             for place, completion in Batch(self.model).stream(requests):

@@ -1,27 +1,59 @@
 """Loading a bundle: which executor, how much memory for keys and values, and an engine over both."""
 
 from collections.abc import Mapping
-from typing import Any
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from .bundle import json_codec
-from .bundle.bundle import Bundle
-from .cache.blocks import BlockPool
-from .cache.prefix_cache import BLOCK_TOKENS, PrefixCache
-from .engine.engine import Engine
-from .engine.scheduling.limits import Limits
-from .engine.scheduling.prefill_policy import ChunkedPrefillPolicy
-from .engine.scheduling.scheduler import Scheduler
-from .engine.scheduling.waiting import WaitingLimit
+from .bundle.bundle import Bundle, open_bundle
+from .bundle.sequence_task import require_generation
 from .errors import BundleError, OptionError
 from .host.memory import available_memory
 from .options import EngineOptions
+from .ort.background import prepare_later
 from .ort.executor import OnnxExecutor
 from .ort.prepared import find
 from .ort.runner_protocol import ModelRunner, states_of
 from .ort.session import choose_provider
 
+if TYPE_CHECKING:
+    from .cache.blocks import BlockPool
+    from .engine.engine import Engine
+
 _KV_SHARE = 0.5  # of the free memory, for keys and values where nothing else is said
 _GENERATION_CONFIG = "generation_config.json"
+
+
+class Opening:
+    """A bundle whose executor another thread loads, while this one imports and reads what else an answer needs.
+
+    ONNX Runtime does not hold the interpreter's lock; imports and tokenizers do.
+
+    Args:
+        path: the bundle's folder; opened at once.
+        provider: "cpu", "cuda" or "auto".
+        options: how the engine uses the machine.
+
+    Raises:
+        BundleError: the folder is not a usable bundle.
+    """
+
+    def __init__(self, path: str | Path, provider: str, options: EngineOptions) -> None:
+        self.bundle = open_bundle(path)
+        require_generation(self.bundle, "generating or chatting")
+        pool = ThreadPoolExecutor(1, "onnxlm-load")
+        self._executor = pool.submit(load_executor, self.bundle, provider, options)
+        pool.shutdown(wait=False)
+
+    def executor(self) -> OnnxExecutor:
+        """Wait for the executor, or raise what loading it raised."""
+        return self._executor.result()
+
+    def close(self) -> None:
+        """Close the executor, if it could be loaded: somebody else failed."""
+        if self._executor.exception() is None:
+            self._executor.result().close()
 
 
 def load_executor(bundle: Bundle, provider: str, options: EngineOptions) -> OnnxExecutor:
@@ -34,7 +66,7 @@ def load_executor(bundle: Bundle, provider: str, options: EngineOptions) -> Onnx
     _check_kv_dtype(bundle, options.kv_dtype)
     _check_context(bundle, options.context)
     chosen, prepared = choose_provider(provider, bundle), find(bundle)
-    return OnnxExecutor(
+    executor = OnnxExecutor(
         bundle,
         chosen,
         graph=prepared.graph if prepared else None,
@@ -43,6 +75,11 @@ def load_executor(bundle: Bundle, provider: str, options: EngineOptions) -> Onnx
         threads=options.threads,
         kv_memory=options.kv_memory,
     )
+    if prepared:
+        prepared.release_stored()
+    elif options.prepare:
+        prepare_later(bundle)
+    return executor
 
 
 def _check_context(bundle: Bundle, wanted: int | None) -> None:
@@ -64,12 +101,19 @@ def _check_kv_dtype(bundle: Bundle, wanted: str) -> None:
         )
 
 
-def build_engine(executor: ModelRunner, bundle: Bundle, options: EngineOptions) -> Engine:
+def build_engine(executor: ModelRunner, bundle: Bundle, options: EngineOptions) -> "Engine":
     """An engine over an executor, not yet started.
 
     Raises:
         OptionError: the memory for keys and values is too small, or the executor cannot do what an option needs.
     """
+    from .cache.prefix_cache import BLOCK_TOKENS, PrefixCache
+    from .engine.engine import Engine
+    from .engine.scheduling.limits import Limits
+    from .engine.scheduling.prefill_policy import ChunkedPrefillPolicy
+    from .engine.scheduling.scheduler import Scheduler
+    from .engine.scheduling.waiting import WaitingLimit
+
     if options.speculation and not executor.can_give_all_logits:
         raise OptionError("speculation needs logits of several positions, which this executor does not give.")
     pool, states = _pool(executor, options), states_of(executor)
@@ -94,7 +138,9 @@ def _decode_is_exact(bundle: Bundle) -> bool:
     return manifest.target.provider == "cpu" and manifest.kv_cache.dtype in ("int8", "uint8")
 
 
-def _pool(executor: ModelRunner, options: EngineOptions) -> BlockPool:
+def _pool(executor: ModelRunner, options: EngineOptions) -> "BlockPool":
+    from .cache.blocks import BlockPool
+
     states, per_token = states_of(executor), executor.bytes_per_token
     row_bytes = states.state_bytes if states else 0
     everything = executor.slots * (executor.capacity * per_token + row_bytes)

@@ -170,6 +170,7 @@ class EngineOptions:
         threads: Threads inside one step; None is the number of physical cores.
         self_test: Check at the start that answers do not depend on their company, bit for bit; see LLM.deterministic.
         speculation: Most tokens drafted by prompt lookup per step; 0 is off.
+        prepare: After a start without prepared weights, have another process pack them for the next one (CPU only).
 
     Raises:
         OptionError: a value is out of range.
@@ -188,6 +189,7 @@ class EngineOptions:
     threads: int | None = None
     self_test: bool = False
     speculation: int = 0
+    prepare: bool = True
 
     def __post_init__(self) -> None:
         try:
@@ -211,6 +213,7 @@ class EngineOptions:
             "threads": _optional(integer, "threads", self.threads, 1),
             "self_test": bool(self.self_test),
             "speculation": integer("speculation", self.speculation, 0, 64),
+            "prepare": bool(self.prepare),
         }
 
 

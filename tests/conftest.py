@@ -1,6 +1,7 @@
 """Tiny deterministic models: made here, never downloaded."""
 
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from hypothesis import settings
 # The same examples each time, and no limit on one: a busy machine must not fail a test.
 settings.register_profile("project", deadline=None, derandomize=True)
 settings.load_profile("project")
+os.environ["ONNXLM_NO_PREPARE"] = "1"  # models start thousands of times here, and not for a next time
 
 CHATML = (
     "{% for message in messages %}"

@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from runtime.errors import QuantizationError
 
-from .factor import damp, upper_factor
+from .factor import damp, damped_factor
 
 Floats = npt.NDArray[np.float32]
 VARIABLE = "ONNXLM_ARRAYS"
@@ -58,7 +58,7 @@ class NumpyArrays:
         return array
 
     def upper_factor(self, hessian: Floats) -> Floats:
-        return upper_factor(damp(hessian)).astype(np.float32, order="C")
+        return damped_factor(hessian).astype(np.float32, order="C")
 
 
 class TorchArrays:

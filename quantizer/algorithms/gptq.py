@@ -14,7 +14,7 @@ import numpy as np
 from ..storage.matrix import Floats, QuantizedMatrix
 from ..storage.scales import Stored
 from ..storage.scheme import Scheme
-from .grid import Grid
+from .grid import Grid, within
 from .grid_search import round_to_grid, search_group, search_matrix
 from .hessian import Hessian, InputStatistics
 from .polish import polish
@@ -45,19 +45,22 @@ def gptq(
     importance = hessian.importance if importance is None else importance
     arrays, factor = hessian.arrays, hessian.factor
     lost = arrays.zeros(columns.shape)  # W − Ŵ of the inputs that are rounded
-    for block, groups in grid.blocks():
-        carried = arrays.product(factor[: block.start, block].T, lost[: block.start])
-        corner = arrays.read(factor[block, block])
+    for outer, blocks in grid.blocks():
+        carried = arrays.product(factor[: outer.start, outer].T, lost[: outer.start])
+        corner = arrays.read(factor[outer, outer])
         errors = np.zeros_like(carried)
-        for group, part in groups:
-            inside = slice(part.start - block.start, part.stop - block.start)
-            carried[inside] += corner[: inside.start, inside].T @ errors[: inside.start]
-            triangle = corner[inside, inside].astype(np.float64)
-            target = columns[part] + np.linalg.inv(triangle).T.astype(np.float32) @ carried[inside]
-            grid.set_group(group, *search_group(target, importance[part], scheme, grid.stored))
-            _round_group(grid, group, part, target, (triangle / triangle.diagonal()).T.astype(np.float32))
-            np.subtract(columns[part], grid.steps(group, part) * grid.scales[group], out=errors[inside])
-        lost[block] = arrays.hold(errors)
+        for block in blocks:
+            at = block.inside
+            carried[at] += corner[: at.start, at].T @ errors[: at.start]
+            for group, part in block.groups:
+                inside = within(part, outer)
+                carried[inside] += corner[at.start : inside.start, inside].T @ errors[at.start : inside.start]
+                triangle = corner[inside, inside].astype(np.float64)
+                target = columns[part] + np.linalg.inv(triangle).T.astype(np.float32) @ carried[inside]
+                grid.set_group(group, *search_group(target, importance[part], scheme, grid.stored))
+                _round_group(grid, group, part, target, (triangle / triangle.diagonal()).T.astype(np.float32))
+                np.subtract(columns[part], grid.steps(group, part) * grid.scales[group], out=errors[inside])
+        lost[outer] = arrays.hold(errors)
     return grid.matrix()
 
 

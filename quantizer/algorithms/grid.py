@@ -1,6 +1,7 @@
 """A matrix while it is quantized group by group: inputs first, so that the weights of one input are contiguous."""
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -11,8 +12,20 @@ from ..storage.matrix import Floats, QuantizedMatrix
 from ..storage.scales import Steps, Stored
 from ..storage.scheme import Scheme
 
-_BLOCK = 128  # inputs, or a whole group: beyond, products gain little, and what is inside a block is no product
+_OUTER = 512  # inputs of a product over all others: fewer, and packing those for it takes a third of the time
+_BLOCK = 128  # inputs, or a whole group, of a product inside these
 _MULTIPLE = 64  # of rows: so filled up, OpenBLAS sums a row in the same order whichever rows are beside it
+
+
+Group = tuple[int, slice]  # its number, and its inputs
+
+
+@dataclass(frozen=True)
+class Block:
+    """A few groups; `inside` is where their inputs lie in the outer block."""
+
+    inside: slice
+    groups: Sequence[Group]
 
 
 class Grid:
@@ -52,18 +65,18 @@ class Grid:
         columns[:, : self._rows] = _spaced(weight).T
         return columns
 
-    def groups(self) -> Iterator[tuple[int, slice]]:
+    def groups(self) -> Iterator[Group]:
         """Each group's number and inputs; the last may be short."""
         inputs, size = len(self.codes), self.scheme.group_size
         return ((start // size, slice(start, min(start + size, inputs))) for start in range(0, inputs, size))
 
-    def blocks(self) -> Iterator[tuple[slice, Sequence[tuple[int, slice]]]]:
-        """Blocks of inputs, with the groups in them: whole ones."""
+    def blocks(self) -> Iterator[tuple[slice, Sequence["Block"]]]:
+        """Outer blocks of inputs, and the blocks in each: whole groups."""
         groups = list(self.groups())
-        each = max(1, _BLOCK // self.scheme.group_size)
-        for first in range(0, len(groups), each):
-            inside = groups[first : first + each]
-            yield slice(inside[0][1].start, inside[-1][1].stop), inside
+        for outer in _by(groups, max(1, _OUTER // self.scheme.group_size)):
+            whole = _span(outer)
+            inner = _by(outer, max(1, _BLOCK // self.scheme.group_size))
+            yield whole, [Block(within(_span(some), whole), some) for some in inner]
 
     def set_group(self, group: int, scale: Floats, zero: Floats) -> None:
         """Store the scales and zero points `[N']` of one group."""
@@ -83,6 +96,19 @@ class Grid:
 
     def _transposed(self, array: npt.NDArray[Any]) -> npt.NDArray[Any]:
         return np.array(_spaced(array[:, : self._rows]).T, order="C")  # never a view of scratch
+
+
+def within(part: slice, outer: slice) -> slice:
+    """Where a part lies in what it is a part of."""
+    return slice(part.start - outer.start, part.stop - outer.start)
+
+
+def _by(groups: Sequence[Group], count: int) -> Iterator[Sequence[Group]]:
+    return (groups[first : first + count] for first in range(0, len(groups), count))
+
+
+def _span(groups: Sequence[Group]) -> slice:
+    return slice(groups[0][1].start, groups[-1][1].stop)
 
 
 def _spaced(array: npt.NDArray[Any]) -> npt.NDArray[Any]:

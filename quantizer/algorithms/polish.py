@@ -5,11 +5,13 @@ code (the coordinate descent of QuantEase, Behdin et al., 2023, arXiv:2309.01885
 matrix product for a block of inputs; inside the block it is kept true as scales and codes change.
 """
 
+from dataclasses import dataclass
+
 import numpy as np
 
 from ..storage.matrix import Floats, QuantizedMatrix
 from ..storage.scales import Stored, round_scales
-from .grid import Grid
+from .grid import Grid, within
 from .hessian import Hessian
 
 _TINY = np.float32(1e-30)
@@ -26,17 +28,15 @@ def polish(
         lost[part] -= grid.steps(group, part) * grid.scales[group]
     kept = arrays.hold(lost)
     for _ in range(rounds):
-        for block, groups in grid.blocks():
-            gradient = arrays.product(held[block], kept)  # H (W − Ŵ)ᵀ
-            corner = arrays.read(held[block, block])
-            for group, part in groups:
-                inside = slice(part.start - block.start, part.stop - block.start)
-                change = _refit_scale(grid, group, part, gradient[inside], corner[inside, inside])
-                gradient[inside.start :] -= corner[inside.start :, inside] @ change
-                moved = _refit_codes(grid, group, part, gradient[inside], corner[inside, inside])
-                gradient[inside.stop :] -= corner[inside.stop :, inside] @ moved
-                lost[part] -= np.add(change, moved, out=moved)
-            kept[block] = arrays.hold(lost[block])
+        for outer, blocks in grid.blocks():
+            gradient = arrays.product(held[outer], kept)  # H (W − Ŵ)ᵀ
+            state = _Outer(gradient, arrays.read(held[outer, outer]), np.zeros_like(gradient))
+            for block in blocks:
+                state.enter(block.inside)
+                for group, part in block.groups:
+                    _polish_group(grid, group, part, within(part, outer), block.inside.stop, state)
+            lost[outer] -= state.moves
+            kept[outer] = arrays.hold(lost[outer])
     return grid.matrix()
 
 
@@ -44,6 +44,33 @@ def loss(matrix: QuantizedMatrix, weight: Floats, hessian: Hessian) -> float:
     """E = tr((W − Ŵ) H (W − Ŵ)ᵀ): the mean squared error of the outputs, summed over them."""
     difference = weight - matrix.dequantize()
     return float(np.vdot(difference @ hessian.values, difference))
+
+
+@dataclass(frozen=True)
+class _Outer:
+    """An outer block of inputs: its gradient `[size, N]`, its part of H, and how its weights have changed so far."""
+
+    gradient: Floats
+    corner: Floats
+    moves: Floats
+
+    def enter(self, block: slice) -> None:
+        """Let the gradient of a block follow what changed before it."""
+        self.gradient[block] -= self.corner[block, : block.start] @ self.moves[: block.start]
+
+    def follow(self, start: int, stop: int, inside: slice, change: Floats) -> None:
+        """Let the gradient of `start … stop` follow a change of the inputs `inside`."""
+        self.gradient[start:stop] -= self.corner[start:stop, inside] @ change
+
+
+def _polish_group(grid: Grid, group: int, part: slice, inside: slice, stop: int, state: _Outer) -> None:
+    """Scales, then codes, and what the gradient is then up to the block's end; `inside` is the group in `state`."""
+    corner = state.corner[inside, inside]
+    change = _refit_scale(grid, group, part, state.gradient[inside], corner)
+    state.follow(inside.start, stop, inside, change)
+    moved = _refit_codes(grid, group, part, state.gradient[inside], corner)
+    state.follow(inside.stop, stop, inside, moved)
+    np.add(change, moved, out=state.moves[inside])
 
 
 def _refit_scale(grid: Grid, group: int, part: slice, gradient: Floats, corner: Floats) -> Floats:
@@ -69,7 +96,8 @@ def _refit_codes(grid: Grid, group: int, part: slice, gradient: Floats, corner: 
         slope /= safe * max(corner[j, j], _TINY)
         np.rint(slope, out=slope)
         slope += codes
-        np.clip(slope, 0, levels, out=slope)
+        np.maximum(slope, 0, out=slope)
+        np.minimum(slope, levels, out=slope)
         np.subtract(slope, codes, out=moved[j])
         moved[j] *= scale
         codes[:] = slope

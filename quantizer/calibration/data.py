@@ -19,11 +19,11 @@ from ..recipe import Recipe
 
 IntArray = npt.NDArray[np.int64]
 CHUNK = 512
-_HELD_OUT = 4  # chunks that the result is measured on
+HELD_OUT = 4  # chunks that the result is measured on
 _LEAST = 64  # tokens that are taken at all
 _FEW = 2048  # tokens below which a Hessian says little
 _MOST_ROWS = 32  # sampled at a time: on SmolLM2-135M, 18 rows are 1.8 times as fast as 8, 36 rows 2.1 times
-_KV_BYTES = 1 << 29  # that these may take
+_KV_BYTES = 1 << 30  # that these may take
 
 
 @dataclass(frozen=True)
@@ -43,26 +43,32 @@ class Text:
     measured_on: str
 
 
-def find_text(bundle: Bundle, recipe: Recipe, work: Path, progress: Progress) -> Text:
-    """The text that a recipe names, split for calibration and measurement. The model's own is kept in `work`.
+def find_text(bundle: Bundle, recipe: Recipe, work: Path, progress: Progress, rows: int | None = None) -> Text:
+    """The text that a recipe names, split for calibration and measurement. The model's own, `rows` chunks at a time, is
+    kept in `work`.
 
     Raises:
         QuantizationError: the file cannot be used.
     """
-    tokens = recipe.calibration_tokens + _HELD_OUT * CHUNK
+    tokens = recipe.calibration_tokens + HELD_OUT * CHUNK
     if recipe.calibration != "self":
         source = Path(recipe.calibration)
         chunks = read_chunks(source, bundle, tokens)
         _require_enough(source, chunks)
         return split(source.name, chunks)
-    kept = work / f"self-{recipe.seed}-{tokens}.npy"
+    kept = own_text_file(recipe, work)
     if not kept.is_file():
         progress("writing calibration text", 0, 1)
         work.mkdir(parents=True, exist_ok=True)
         new = kept.with_suffix(".new.npy")
-        np.save(new, write_own_text(bundle.folder, tokens, recipe.seed))
+        np.save(new, write_own_text(bundle.folder, tokens, recipe.seed, rows=rows))
         new.replace(kept)
     return split("self", np.load(kept))
+
+
+def own_text_file(recipe: Recipe, work: Path) -> Path:
+    """Where text that the model writes lies once it is written."""
+    return work / f"self-{recipe.seed}-{recipe.calibration_tokens + HELD_OUT * CHUNK}.npy"
 
 
 def _require_enough(source: Path, chunks: IntArray) -> None:
@@ -79,7 +85,7 @@ def split(name: str, chunks: IntArray) -> Text:
     if len(chunks) < 2:
         half = chunks.shape[1] // 2
         return Text(name, chunks[:, :half], chunks[:, half:], called)
-    held = np.unique(np.linspace(0, len(chunks) - 1, min(_HELD_OUT, len(chunks) // 2)).astype(int))
+    held = np.unique(np.linspace(0, len(chunks) - 1, min(HELD_OUT, len(chunks) // 2)).astype(int))
     return Text(name, np.delete(chunks, held, axis=0), chunks[held], called)
 
 
@@ -126,14 +132,16 @@ def too_little(chunks: IntArray) -> str | None:
     )
 
 
-def write_own_text(folder: Path, tokens: int, seed: int, length: int = CHUNK) -> IntArray:
-    """Token ids `[chunks, length]` that the model samples at temperature 1, each chunk from a random first token."""
+def write_own_text(folder: Path, tokens: int, seed: int, length: int = CHUNK, rows: int | None = None) -> IntArray:
+    """Token ids `[chunks, length]` that the model samples at temperature 1, each chunk from a random first token;
+    `rows` of them at a time.
+    """
     from runtime import LLM, EngineOptions, SamplingParams
 
     manifest = open_bundle(folder).manifest
     count, length = max(1, tokens // length), min(length, manifest.architecture.context_length)
     rng = np.random.default_rng(seed)
-    rows = _rows(count, length * max(1, manifest.kv_cache.bytes_per_token))
+    rows = rows or rows_at_once(count, length * max(1, manifest.kv_cache.bytes_per_token))
     with LLM(folder, "cpu", EngineOptions(max_concurrency=rows)) as llm:
         first = [int(token) for token in _ordinary(llm.model.bundle, rng, count)]
         settings: dict[str, Any] = {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0}
@@ -142,7 +150,7 @@ def write_own_text(folder: Path, tokens: int, seed: int, length: int = CHUNK) ->
     return np.array([[t, *a.token_ids] for t, a in zip(first, answers, strict=True)], np.int64)
 
 
-def _rows(count: int, row_bytes: int) -> int:
+def rows_at_once(count: int, row_bytes: int) -> int:
     """How many of the chunks are sampled at a time: many, for a step reads all weights; in rounds of one size."""
     most = max(1, min(_MOST_ROWS, _KV_BYTES // row_bytes))
     return math.ceil(count / math.ceil(count / most))

@@ -34,9 +34,14 @@ def add_hessians(graph: ir.Graph, *, whole: bool = True) -> dict[str, str]:
     return readers
 
 
+def hessian_inputs(graph: ir.Graph) -> list[int]:
+    """The sizes K of the distinct values that matrices of the graph read, in their order."""
+    return list({x: inputs for _, x, inputs, _ in _reads(graph)}.values())
+
+
 def hessian_bytes(graph: ir.Graph) -> int:
     """What the Hessians of all that matrices of the graph read take in float32."""
-    return sum(4 * inputs * inputs for inputs in {x: inputs for _, x, inputs, _ in _reads(graph)}.values())
+    return sum(4 * inputs * inputs for inputs in hessian_inputs(graph))
 
 
 def _reads(graph: ir.Graph) -> Iterator[tuple[str, ir.Value, int, ir.Value | None]]:

@@ -31,6 +31,15 @@ def _count_or_auto(_context: click.Context, _option: click.Parameter, text: str 
     return int(text)
 
 
+def _size(_context: click.Context, _option: click.Parameter, text: str | None) -> int | None:
+    from runtime.host.byte_units import parse_bytes
+
+    try:
+        return None if text is None else parse_bytes(text)
+    except ValueError as error:
+        raise click.BadParameter(f"{error}.") from error
+
+
 @click.command()
 @click.argument("source", type=_PATH)
 @click.option("-o", "--output", required=True, type=_PATH, help="Folder of the new bundle.")
@@ -67,14 +76,18 @@ def _count_or_auto(_context: click.Context, _option: click.Parameter, text: str 
 @click.option("--recipe", "recipe_file", type=_PATH, help="A recipe: TOML, or a bundle quantized by it.")
 @click.option("--fail-if", metavar="CONDITION", help="Write nothing if so: 'kl>0.06', 'top1<0.9'.")
 @click.option("--work", type=_PATH, help="Keep calibration here, and use what is there.")
+@click.option("--memory", callback=_size, metavar="SIZE", help="Memory that may be used.  [default: what is free]")
+@click.option("--dry-run", is_flag=True, help="Say what it will take, phase by phase, and write nothing.")
 @click.option("--overwrite", is_flag=True, help="Replace a bundle at OUTPUT.")
-@click.option("--json", "as_json", is_flag=True, help="Print the outcome as JSON.")
+@click.option("--json", "as_json", is_flag=True, help="Print the outcome, or the forecast of --dry-run, as JSON.")
 def quantize(
     source: Path,
     output: Path,
     recipe_file: Path | None,
     fail_if: str | None,
     work: Path | None,
+    memory: int | None,
+    dry_run: bool,
     overwrite: bool,
     as_json: bool,
     **choices: Any,
@@ -94,10 +107,13 @@ def quantize(
     Without a preset, options that say how weights are stored are taken at their word and need no text, but for
     --residual-channels, which mean --method gptq. --kv needs text, too.
 
+    Before it begins, it says what the run will take, and does things in smaller steps where memory is short.
+
     \b
     Examples:
       onnxlm quantize smol -o smol-int4
       onnxlm quantize SmolLM2-135M-Instruct.gguf -o smol-int4
+      onnxlm quantize smol -o smol-5 --dry-run
       onnxlm quantize smol -o smol-int4 --bits 4 --group-size 32
       onnxlm quantize smol -o smol-small --preset small --calibration chats.jsonl --fail-if "kl>0.08"
       onnxlm quantize smol -o smol-int4 --bits 4 --residual-channels auto
@@ -109,15 +125,26 @@ def quantize(
     from ..gate import parse_gate
     from ..preconditions import require_text
     from ..presets import require_effect
+    from .forecast import Expected, forecast, say
     from .source import float_bundle
 
     recipe = _recipe(recipe_file, **choices)
     gate = parse_gate(fail_if) if fail_if else None
     require_effect({**choices, "work": work}, recipe, gate=gate is not None)
-    with _telling_what_is_kept(work or work_beside(output)), show_progress("quantizing") as progress:
+    if dry_run:
+        say(forecast(source, output, recipe, gate, work, memory), as_json=as_json, err=False)
+        return
+    expected = Expected()
+    with (
+        _telling_what_is_kept(work or work_beside(output)),
+        show_progress("quantizing", left=expected.seconds_left) as progress,
+    ):
         require_text(recipe, gate)
         source = float_bundle(source, work or work_beside(output), progress)
-        result = run(source, output, recipe, gate=gate, work=work, overwrite=overwrite, progress=progress)
+        result = run(
+            source, output, recipe, gate=gate, work=work, overwrite=overwrite, progress=progress,
+            memory=memory, on_forecast=expected.tell,
+        )  # fmt: skip
     if as_json:
         click.echo(json.dumps(_as_data(result), indent=1))
     else:

@@ -21,7 +21,7 @@ def float_bundle(source: Path, work: Path, progress: Progress) -> Path:
     Raises:
         OnnxlmError: the checkpoint cannot be exported.
     """
-    if not _is_checkpoint(source):
+    if not is_checkpoint(source):
         return source
     target = work / f"{_FLOATS}{_key(source)}"
     if _is_whole(target):
@@ -31,17 +31,21 @@ def float_bundle(source: Path, work: Path, progress: Progress) -> Path:
         export = importlib.import_module("exporter.export")  # the command line alone knows all packages
         options = importlib.import_module("exporter.options").ExportOptions
     except ModuleNotFoundError as error:
-        raise click.ClickException(
-            f"a checkpoint needs the package {error.name!r}: pip install 'onnxlm[export]'"
-        ) from error
+        raise missing_package(error) from error
     export.export(source, target, options(requantize=True, overwrite=True), progress)
     return target
 
 
-def _is_checkpoint(source: Path) -> bool:
+def is_checkpoint(source: Path) -> bool:
+    """Whether `source` is a Hugging Face folder or a GGUF file rather than a bundle."""
     if (source / MANIFEST_NAME).is_file():
         return False
     return source.suffix == ".gguf" or (source / "config.json").is_file()
+
+
+def missing_package(error: ModuleNotFoundError) -> click.ClickException:
+    """In words that say what to install."""
+    return click.ClickException(f"a checkpoint needs the package {error.name!r}: pip install 'onnxlm[export]'")
 
 
 def _key(source: Path) -> str:

@@ -11,6 +11,7 @@ from .scheme import Scheme
 
 Codes = npt.NDArray[np.uint8]
 Floats = npt.NDArray[np.float32]
+_VALUES = 1 << 20  # that are decoded at a time
 Index = npt.NDArray[np.int64]
 NO_RESIDUALS: Index = np.zeros(0, np.int64)
 
@@ -72,10 +73,14 @@ def join(matrices: Sequence[QuantizedMatrix], axis: int = 0) -> QuantizedMatrix:
 
 def effective(matrix: QuantizedMatrix, index: Index) -> Floats:
     """The weights `[N, inputs]` that an extended matrix multiplies by."""
-    wide = matrix.dequantize()
-    inputs = wide.shape[1] - len(index)
-    weights = np.ascontiguousarray(wide[:, :inputs])
-    np.add.at(weights.T, index, wide[:, inputs:].T)
+    rows, wide = matrix.codes.shape
+    inputs, step = wide - len(index), max(1, _VALUES // wide)
+    weights = np.empty((rows, inputs), np.float32)
+    for start in range(0, rows, step):
+        part = slice(start, start + step)
+        values = matrix.rows(part).dequantize()
+        weights[part] = values[:, :inputs]
+        np.add.at(weights[part].T, index, values[:, inputs:].T)
     return weights
 
 

@@ -16,6 +16,7 @@ from ..storage.matrix import Floats
 
 Order = npt.NDArray[np.intp]
 Scale = npt.NDArray[np.float64]
+_VALUES = 1 << 20  # that are scaled at a time
 
 
 @dataclass(frozen=True)
@@ -40,11 +41,7 @@ class Axis:
         """Reorder and scale one axis of an array."""
         if self.order is not None:
             array = np.take(array, self.order, axis=axis)
-        if self.scale is not None:
-            shape = [1] * array.ndim
-            shape[axis] = -1
-            array = (array * self.scale.reshape(shape)).astype(np.float32)
-        return array
+        return array if self.scale is None else _scaled(array, self.scale, axis)
 
     def undo(self, array: Floats, axis: int) -> Floats:
         """The array that `apply` made this one from."""
@@ -59,6 +56,19 @@ class Axis:
         if self.scale is not None:
             hessian = (hessian / np.outer(self.scale, self.scale)).astype(np.float32)
         return hessian
+
+
+def _scaled(array: Floats, scale: Scale, axis: int) -> Floats:
+    """A new array; some rows at a time, for in between it is in double precision."""
+    result = np.empty(array.shape, np.float32)
+    step = max(1, _VALUES // max(1, array[0].size)) if len(array) else 1
+    for start in range(0, len(array), step):
+        part = slice(start, start + step)
+        factors = scale if axis else scale[part]
+        shape = [1] * array.ndim
+        shape[axis] = -1
+        result[part] = array[part] * factors.reshape(shape)
+    return result
 
 
 class EquivalentTransforms:

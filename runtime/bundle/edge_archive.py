@@ -15,7 +15,7 @@ import subprocess
 import sys
 import tarfile
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from importlib import metadata
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -85,7 +85,7 @@ _CHUNK = 1 << 20
 _SOURCES = ("exporter", "models", "quantizer", "runtime", "pyproject.toml", "README.md", "LICENSE")
 
 
-def make_archive(bundle: Path, output: Path, wheels: Path | None, extra: str) -> list[str]:
+def make_archive(bundle: Path, output: Path, wheels: Path | None, extra: str, beside: Sequence[Path] = ()) -> list[str]:
     """Write the archive.
 
     Args:
@@ -93,6 +93,7 @@ def make_archive(bundle: Path, output: Path, wheels: Path | None, extra: str) ->
         output: the archive; its name without ".tar" is that of the folder inside. It appears when it is complete.
         wheels: a folder of wheels to include, or None for an archive without any.
         extra: "cpu" or "gpu".
+        beside: folders of packed weights that the archive's bundle is to have, wherever they lie here.
 
     Returns:
         The names of its files.
@@ -104,6 +105,8 @@ def make_archive(bundle: Path, output: Path, wheels: Path | None, extra: str) ->
     opened = open_bundle(bundle, verify=True)
     name = output.name.removesuffix(".tar")
     files = {f"bundle/{path.relative_to(opened.folder).as_posix()}": path for path in _files(opened.folder)}
+    for folder in beside:
+        files |= {f"bundle/prepared/{folder.name}/{path.name}": path for path in _files(folder)}
     if wheels is not None:
         found = sorted(wheels.glob("*.whl"))
         if not any(path.name.startswith("onnxlm-") for path in found):

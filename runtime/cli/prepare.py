@@ -24,9 +24,10 @@ def prepare(
 ) -> None:
     """Pack the weights of MODEL for this processor and this ONNX Runtime, once, into a file.
 
-    Afterwards every start of `run`, `serve` and `runtime.LLM` maps that file by itself: sooner ready, and processes on
-    one model share one copy in memory. Answers are the same to the bit. After an upgrade of ONNX Runtime, or on another
-    kind of processor, what was prepared is not used; prepare again there.
+    The first start of `run`, `serve` and `runtime.LLM` has this done in the background, into the cache, where weights
+    take more than 32 MB; --no-prepare, or ONNXLM_NO_PREPARE=1, turns that off. Every later start maps the file: sooner
+    ready, and processes on one model share one copy in memory. Answers are the same to the bit. After an upgrade of
+    ONNX Runtime, or on another kind of processor, what was prepared is not used; prepare again there.
 
     The file lies in $ONNXLM_CACHE/prepared or ~/.cache/onnxlm/prepared, or with --beside in MODEL/prepared. It takes
     two to three times the bytes of the bundle.
@@ -62,10 +63,13 @@ def prepare(
 
 def _show(found: "list[Prepared]", as_json: bool, verb: str = "") -> None:
     if as_json:
-        rows = [{"folder": str(one.folder), "bytes": one.size, "source": one.about.source} for one in found]
+        rows = [
+            {"folder": str(one.folder), "bytes": one.size, "processor": one.about.target, "source": one.about.source}
+            for one in found
+        ]
         click.echo(json.dumps(rows, indent=1))
         return
     for one in found:
-        click.echo(f"{verb}{one.folder}  {one.size / 1e6:,.1f} MB  from {one.about.source}")
+        click.echo(f"{verb}{one.folder}  {one.size / 1e6:,.1f} MB  for {one.about.target}  from {one.about.source}")
     if not found:
         click.echo("nothing is prepared", err=True)

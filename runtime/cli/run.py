@@ -31,6 +31,7 @@ _INTERRUPTED = 130  # what shells report for a program that Ctrl-C ended
     type=click.IntRange(0),
     help="Draft so many tokens from the text: for copying and editing.",
 )
+@click.option("--no-prepare", is_flag=True, help="Pack no weights in the background for the next start.")
 @click.option("--json", "as_json", is_flag=True, help="Print the answer as JSON when it is complete.")
 @click.option("--stats", is_flag=True, help="Print tokens per second to stderr.")
 @click.option("--verify", is_flag=True, help="Compare the hash of every file with the manifest first.")
@@ -121,12 +122,21 @@ def _text(prompt: str) -> str:
 
 
 def _load(
-    bundle: Path, rows: int, provider: str, context: int | None, threads: int | None, speculation: int, **_: Any
+    bundle: Path,
+    rows: int,
+    provider: str,
+    context: int | None,
+    threads: int | None,
+    speculation: int,
+    no_prepare: bool,
+    **_: Any,
 ) -> "LLM":
     from ..llm import LLM
     from ..options import EngineOptions
 
-    options = EngineOptions(max_concurrency=rows, context=context, threads=threads, speculation=speculation)
+    options = EngineOptions(
+        max_concurrency=rows, context=context, threads=threads, speculation=speculation, prepare=not no_prepare
+    )
     return LLM(bundle, provider, options)
 
 

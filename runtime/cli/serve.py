@@ -50,6 +50,7 @@ def _size(_context: click.Context, _parameter: click.Parameter, value: str | Non
 @click.option(
     "--speculation", default=0, show_default=True, type=click.IntRange(0), help="Tokens drafted from the text."
 )
+@click.option("--no-prepare", is_flag=True, help="Pack no weights in the background for the next start.")
 @click.option("--response-store", default="64MiB", show_default=True, callback=_size, help="For stored /v1/responses.")
 @click.option("--context", type=int, help="Most tokens of one request. [default: the model's context]")
 @click.option("--threads", type=int, help="Threads of one model. [default: the number of cores]")
@@ -202,6 +203,7 @@ def _engine_options(options: dict[str, Any], names: dict[str, Path]) -> "EngineO
         prefix_cache=options["prefix_cache"] or 0,
         speculation=options["speculation"],
         threads=options["threads"],
+        prepare=not options["no_prepare"],
     )
 
 

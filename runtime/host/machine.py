@@ -16,6 +16,8 @@ _FLAGS = {
     "avx512_fp16": "FP16", "amx_int8": "AMX int8", "amx_bf16": "AMX bf16",
     "asimddp": "dot product", "i8mm": "int8 matmul", "bf16": "BF16", "sve": "SVE",
 }  # fmt: skip
+_WIDTHS = (("avx512f", "avx512"), ("avx2", "avx2"), ("asimd", "neon"))
+_DOTS = (("avx512_vnni", "vnni"), ("avx_vnni", "vnni"), ("i8mm", "i8mm"), ("asimddp", "dotprod"))
 _VECTOR = ("avx", "amx", "fma", "f16c", "sse4", "asimd", "i8mm", "bf16", "sve", "sme", "fphp")
 _INTEGER_DOT = ("VNNI", "dot product", "int8 matmul")
 
@@ -82,6 +84,13 @@ def processor_flags() -> tuple[str, ...]:
     fields = _processor_fields()
     flags = (fields.get("flags") or fields.get("Features") or "").split()
     return tuple(sorted({flag for flag in flags if flag.startswith(_VECTOR)})) or (platform.processor(),)
+
+
+def processor_name() -> str:
+    """The processor by the vector instructions that products of quantized weights use, such as "avx512-vnni"."""
+    flags = set(processor_flags())
+    wide = next((name for flag, name in _WIDTHS if flag in flags), platform.machine().lower() or "unknown")
+    return "-".join([wide, *(name for flag, name in _DOTS if flag in flags)][:2])
 
 
 def _allowed() -> set[int]:

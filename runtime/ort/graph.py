@@ -36,7 +36,9 @@ class GraphSession:
         self.has_index, self.has_counts = "logits_index" in roles, "query_seqlens" in roles
         if self.has_counts:
             require_query_seqlens(folder)
-        self.session = open_session(path or folder / graph.file, provider, threads, profile=profile, stream=stream)
+        self.session = open_session(
+            path or folder / graph.file, provider, threads, profile=profile, stream=stream, as_stored=path is not None
+        )
         check_session(self.session, graph)
 
 

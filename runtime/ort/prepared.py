@@ -28,12 +28,13 @@ from ..bundle.manifest import FileEntry
 from ..bundle.onnx_outline import read_outline
 from ..errors import BundleError, ExecutionError, IntegrityError, OptionError
 from ..host.cache_folder import cache_folder
-from ..host.machine import processor_flags
+from ..host.machine import processor_flags, processor_name
+from .mapped_pages import release
 from .session import onnxruntime, open_session
 
 FOLDER = "prepared"
 _GRAPH, _WEIGHTS, _ABOUT = "prefill.onnx", "weights.data", "prepared.json"
-_LAYOUT = 1  # counted up when these files change
+_LAYOUT = 2  # counted up when these files change
 _SMALLEST = 1024  # bytes of a weight; smaller ones stay in the graph
 _BLOCK, _BLOCKS = 1 << 9, 64  # what is read of weights.data at every start
 _SETTINGS = {
@@ -61,12 +62,23 @@ class Key:
 
 @dataclass(frozen=True)
 class About:
-    """The content of prepared.json. `sample` is a hash of blocks all over weights.data."""
+    """The content of prepared.json.
+
+    Attributes:
+        key: what the files depend on.
+        target: the processor in a word, as `package --prepared-for` takes it.
+        source: the bundle's folder when they were made.
+        files: sizes and hashes.
+        sample: a hash of blocks all over weights.data.
+        stored: (offset, bytes) in weights.data of what is read at the start only, to be packed.
+    """
 
     key: Key
+    target: str
     source: str
     files: dict[str, FileEntry]
     sample: str
+    stored: tuple[tuple[int, ...], ...]
 
 
 @dataclass(frozen=True)
@@ -80,6 +92,11 @@ class Prepared:
     def graph(self) -> Path:
         """The graph to load in place of the bundle's prefill graph."""
         return self.folder / _GRAPH
+
+    def release_stored(self) -> int:
+        """Let go of pages that only packing reads, after a session has loaded the graph; returns bytes."""
+        ranges = [(offset, offset + size) for offset, size in self.about.stored]
+        return release(self.folder / _WEIGHTS, ranges)
 
     @property
     def size(self) -> int:
@@ -134,7 +151,8 @@ def make(bundle: Bundle, *, beside: bool = False, overwrite: bool = False) -> Pr
             raise ExecutionError(f"ONNX Runtime {onnxruntime().__version__} wrote no packed weights of {graph}.")
         paths = [folder / name for name in (_GRAPH, _WEIGHTS)]
         files = {path.name: FileEntry(path.stat().st_size, sha256_of(path)) for path in paths}
-        about = About(key_of(bundle), str(bundle.folder.resolve()), files, _sample(folder / _WEIGHTS))
+        source, sample = str(bundle.folder.resolve()), _sample(folder / _WEIGHTS)
+        about = About(key_of(bundle), processor_name(), source, files, sample, _stored(folder / _GRAPH))
         (folder / _ABOUT).write_text(json.dumps(asdict(about), indent=1), encoding="utf-8")
         _require_same_logits(bundle, folder / _GRAPH)
     return Prepared(target, about)
@@ -143,6 +161,15 @@ def make(bundle: Bundle, *, beside: bool = False, overwrite: bool = False) -> Pr
 def packed_bytes(prepared: Prepared) -> int:
     """Bytes of all weights as kernels read them: what a decode step reads, but for embedding rows and norms."""
     return sum(tensor.packed for tensor in read_outline(prepared.graph).initializers)
+
+
+def _stored(graph: Path) -> tuple[tuple[int, ...], ...]:
+    """Where the weights lie that kernels have packed: no step reads them again, but for rows of a tied embedding."""
+    outline = read_outline(graph)
+    packed = {tensor.name for tensor in outline.initializers if tensor.packed}
+    packing = [node for node in outline.nodes if packed & set(node.inputs)]
+    names = {name for node in packing for name in node.inputs}
+    return tuple((one.offset, one.nbytes) for one in outline.initializers if one.location and one.name in names)
 
 
 def verify(prepared: Prepared) -> None:
@@ -154,12 +181,26 @@ def verify(prepared: Prepared) -> None:
 
 def remove(bundle: Bundle) -> list[Prepared]:
     """Remove what was prepared for a bundle, also for other versions and processors; returns what was removed."""
-    digest = key_of(bundle).bundle
-    beside = [found for folder in _subfolders(bundle.folder / FOLDER) if (found := _readable(folder))]
-    chosen = beside + [found for found in list_prepared() if found.about.key.bundle == digest]
+    chosen = list_prepared_of(bundle)
     for found in chosen:
         shutil.rmtree(found.folder)
     return chosen
+
+
+def list_prepared_of(bundle: Bundle) -> list[Prepared]:
+    """What there is for a bundle, beside it and in the cache, for this and other processors and versions."""
+    beside = [found for folder in _subfolders(bundle.folder / FOLDER) if (found := _readable(folder))]
+    return [one for one in (*beside, *list_prepared()) if one.about.key.bundle == key_of(bundle).bundle]
+
+
+def remove_outdated(bundle: Bundle) -> list[Prepared]:
+    """Remove from the cache what another ONNX Runtime or layout left of a bundle for this processor."""
+    key = key_of(bundle)
+    same = (one for one in list_prepared() if one.about.key.bundle == key.bundle)
+    old = [one for one in same if one.about.key.processor == key.processor and one.about.key != key]
+    for one in old:
+        shutil.rmtree(one.folder)
+    return old
 
 
 def list_prepared() -> list[Prepared]:

@@ -89,6 +89,7 @@ def open_session(
     optimized: Path | None = None,
     profile: Path | None = None,
     stream: int | None = None,
+    as_stored: bool = False,
 ) -> Any:
     """Load one ONNX file.
 
@@ -100,6 +101,7 @@ def open_session(
         optimized: write the graph here as it is run.
         profile: beginning of the name of a file for ONNX Runtime's profile.
         stream: the CUDA stream to compute on; None is one of the session's own.
+        as_stored: the graph was optimized before it was written: do not look for what can be optimized.
 
     Raises:
         ExecutionError: ONNX Runtime refuses the file.
@@ -112,6 +114,8 @@ def open_session(
     options.enable_mem_pattern = False  # a plan per input shape would be kept for every prompt length ever seen
     for key, value in (settings or {}).items():
         options.add_session_config_entry(key, value)
+    if as_stored:
+        options.graph_optimization_level = module.GraphOptimizationLevel.ORT_DISABLE_ALL
     if optimized is not None:
         options.optimized_model_filepath = str(optimized)
     if profile is not None:

@@ -1,7 +1,9 @@
 """Weights packed once for this processor: the same bits, found again, and never taken where they do not fit."""
 
 import json
+import tarfile
 from collections.abc import Callable
+from mmap import MAP_PRIVATE, mmap
 from pathlib import Path
 
 import numpy as np
@@ -10,10 +12,13 @@ from click.testing import CliRunner
 
 from runtime import LLM
 from runtime.bundle.bundle import Bundle, open_bundle
+from runtime.bundle.onnx_outline import read_outline
 from runtime.cli.main import main
 from runtime.errors import BundleError, IntegrityError, OptionError
 from runtime.ort import prepared
+from runtime.ort.background import OFF, prepare_later
 from runtime.ort.executor import OnnxExecutor
+from runtime.ort.mapped_pages import release
 
 
 @pytest.fixture
@@ -130,3 +135,72 @@ def test_a_cache_that_cannot_be_written_is_an_error_in_words(
     assert str(tmp_path / "file") in done.output
     with LLM(bundle.folder):  # starts without
         pass
+
+
+def test_a_first_start_packs_for_the_next_one_by_a_process_of_its_own(
+    bundle: Bundle, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert prepare_later(bundle, least=0) is None  # turned off in these tests
+    monkeypatch.delenv(OFF)
+    assert prepare_later(bundle) is None  # too small to be worth it
+    worker = prepare_later(bundle, least=0, delay=0)
+    assert worker is not None
+    worker.join(60)
+    made = prepared.find(bundle)
+    assert made is not None
+    assert made.folder == prepared.folders_of(bundle)[1]
+
+
+def test_nothing_is_packed_where_the_cache_cannot_be_written(
+    bundle: Bundle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv(OFF)
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("ONNXLM_CACHE", str(tmp_path / "file"))
+    assert prepare_later(bundle, least=0) is None
+
+
+def test_what_another_version_left_is_removed(bundle: Bundle) -> None:
+    made = prepared.make(bundle)
+    old = made.folder.with_name("0" * 16)
+    made.folder.rename(old)
+    about = json.loads((old / "prepared.json").read_text())
+    about["key"]["onnxruntime"] = "1.0"
+    (old / "prepared.json").write_text(json.dumps(about))
+    made = prepared.make(bundle)
+    assert [one.folder for one in prepared.remove_outdated(bundle)] == [old]
+    assert prepared.list_prepared() == [made]
+
+
+def test_pages_that_only_packing_read_are_let_go(bundle: Bundle) -> None:
+    made = prepared.make(bundle)
+    outline = {one.offset: one for one in read_outline(made.graph).initializers}
+    stored = [outline[offset] for offset, _ in made.about.stored]
+    assert {one.name for one in outline.values() if one.packed} <= {one.name for one in stored}
+    data = (made.folder / "weights.data").read_bytes()
+    with made.graph.with_name("weights.data").open("rb") as file, mmap(file.fileno(), 0, MAP_PRIVATE) as mapped:
+        assert release(made.folder / "weights.data", [(0, len(data))]) >= len(data) // 2
+        assert mapped[:] == data
+
+
+def test_the_cache_shows_and_removes_packed_weights(bundle: Bundle) -> None:
+    made = prepared.make(bundle)
+    shown = CliRunner().invoke(main, ["cache", "list"]).output
+    assert f"prepared/{made.folder.name}" in shown
+    assert made.about.target in shown
+    assert CliRunner().invoke(main, ["cache", "remove", f"prepared/{made.folder.name}"]).exit_code == 0
+    assert not made.folder.exists()
+
+
+def test_an_archive_has_weights_for_the_processor_that_it_names(bundle: Bundle, tmp_path: Path) -> None:
+    target = tmp_path / "edge.tar"
+    run = ["package", str(bundle.folder), "-o", str(target), "--prepared-for"]
+    done = CliRunner().invoke(main, [*run, "z80"])
+    assert done.exit_code == 1
+    assert "packed for no processor" in done.output
+    assert CliRunner().invoke(main, [*run, "this-machine"]).exit_code == 0
+    with tarfile.open(target) as archive:
+        archive.extractall(tmp_path, filter="data")
+    prepared.remove(bundle)
+    shipped = open_bundle(tmp_path / "edge" / "bundle")
+    assert prepared.find(shipped) is not None
