@@ -12,8 +12,8 @@ DOCS = Path(__file__).parents[1] / "docs"
 _HEAD = """# Clients
 
 Each row is a program in `examples/clients` that ran against the server, in an environment of the client's own.
-`make clients` installs them all, runs them, and writes this page; the tests run those that are installed. What the model
-says is scripted there; calls and JSON are what it writes by the grammar.
+`make clients` installs them all, runs them, and writes this page; the tests run those that are installed. What the
+model says is scripted there; calls and JSON are what it writes by the grammar.
 
 | client | version | what it needs | works | does not |
 |---|---|---|---|---|
