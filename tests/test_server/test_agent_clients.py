@@ -11,9 +11,9 @@ import shutil
 import subprocess
 from typing import Literal
 
-import numpy as np
 import pytest
 from chat_cases import FOLDER
+from scripted import END, Scripted
 
 from runtime import EngineOptions
 from runtime.bundle.bundle import open_bundle
@@ -21,40 +21,11 @@ from runtime.ort.executor import OnnxExecutor
 from runtime.text.tokenizer import Tokenizer
 
 ASKED = "Add one and three, then shout."
-END = "<|im_end|>"
 LOOP = [
     '<think>\nFirst the sum.\n</think>\n\n<tool_call>\n{"name": "add"',
     '<tool_call>\n{"name": "shout"',
     f"Four, and YES!{END}",
 ]
-
-
-class Scripted:
-    """An executor whose model begins each answer as it is told."""
-
-    can_batch_prefill = False
-
-    def __init__(self, inner, tokenizer):
-        self._inner, self._tokenizer = inner, tokenizer
-        self.answers, self._rest = [], []
-
-    def __getattr__(self, name):
-        return getattr(self._inner, name)
-
-    def prefill(self, slot, past, ids):
-        logits = self._inner.prefill(slot, past, ids)
-        answer = self.answers.pop(0) if self.answers else END
-        self._rest = self._tokenizer.encode(answer, add_special_tokens=False)
-        return self._told(logits)
-
-    def decode(self, ids, lengths):
-        return self._told(self._inner.decode(ids, lengths))
-
-    def _told(self, logits):
-        logits = np.array(logits)
-        if self._rest:
-            logits[..., self._rest.pop(0)] = 1000
-        return logits
 
 
 @pytest.fixture(scope="module")

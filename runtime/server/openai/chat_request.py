@@ -23,8 +23,8 @@ from .protocol import ChatFields
 _OURS = {"messages", "tools", "add_generation_prompt"}  # variables of a template that a request has fields for
 _KEYS = {"role", "content", "name", "tool_calls", "tool_call_id", "reasoning_content", "reasoning", "thinking"}
 # What clients send beside these and nobody needs: a hint for caches; answers of OpenAI's client, which repeats them
-# parsed; the place of a call in a stream.
-_HINTS = {"refusal", "parsed"}
+# parsed; LiteLLM's own, which repeats what stands in the others; the place of a call in a stream.
+_HINTS = {"refusal", "parsed", "provider_specific_fields"}
 _KINDS = ("text", "refusal", "function", None)
 _PART_KEYS = {"type", "text", "refusal", "cache_control"}
 _CALL_KEYS = {"id", "type", "function", "index"}
