@@ -11,6 +11,7 @@ from conftest import TINY_CONFIG, llama_tensors, write_checkpoint
 
 from exporter.export import ExportOptions, export
 
+_TYPES = {"LogitScore": "sentence_transformers.cross_encoder.modules.logit_score.LogitScore"}
 PROMPTS = {"query": "Instruct: find\nQuery:", "document": ""}
 
 
@@ -18,7 +19,7 @@ def add_modules(folder: Path, *kinds: str, prompts: dict[str, str] = PROMPTS, **
     """modules.json and what it names; `settings` replace the content of a module's config.json."""
     paths = ["", *(f"{place}_{kind}" for place, kind in enumerate(kinds, 1))]
     listed = [
-        {"idx": i, "name": str(i), "path": path, "type": f"sentence_transformers.models.{kind}"}
+        {"idx": i, "name": str(i), "path": path, "type": _TYPES.get(kind, f"sentence_transformers.models.{kind}")}
         for i, (path, kind) in enumerate(zip(paths, ("Transformer", *kinds), strict=True))
     ]
     (folder / "modules.json").write_text(json.dumps(listed))

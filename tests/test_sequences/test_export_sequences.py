@@ -107,18 +107,35 @@ def test_answer_tokens_are_the_difference_of_their_logits(checkpoint, exported):
         assert reranker.score([("what", "that")]) == [pytest.approx(expected, abs=1e-5)]
 
 
-def test_pairs_go_through_the_checkpoints_own_chat_template(checkpoint, exported):
-    folder = checkpoint()
+def yes_or_no(folder):
+    """A checkpoint that is asked for one token, as sentence-transformers describes it."""
     chat = "{% for m in messages %}[{{ m.role }}]{{ m.content }}{% endfor %}[answer]"
     names = json.loads((folder / "tokenizer_config.json").read_text()) | {"chat_template": chat}
     (folder / "tokenizer_config.json").write_text(json.dumps(names))
     model = {"prompts": {"search": "Find it"}, "default_prompt_name": "search", "model_type": "CrossEncoder"}
     add_modules(folder, "LogitScore", LogitScore={"true_token_id": 90, "false_token_id": 80}, model=model)
-    settings = {"transformer_task": "text-generation", "modality_config": {"message": {"method": "forward"}}}
+    forward = {"method": "forward", "method_output_name": "logits"}
+    modality = {"text": forward, "message": forward | {"format": "flat"}}
+    settings = {"transformer_task": "text-generation", "modality_config": modality}
+    settings["module_output_name"] = "causal_logits"
     (folder / "sentence_bert_config.json").write_text(json.dumps(settings))
-    task = exported(folder, "score").manifest.task
+    return folder
+
+
+def test_pairs_go_through_the_checkpoints_own_chat_template(checkpoint, exported):
+    task = exported(yes_or_no(checkpoint()), "score").manifest.task
     assert task.pair_template == "[system]{instruction}[query]{query}[document]{document}[answer]"
     assert task.instruction == "Find it"
+
+
+def test_sentence_transformers_gives_the_same_scores(checkpoint, exported):
+    library = pytest.importorskip("sentence_transformers")
+    folder = yes_or_no(checkpoint())
+    exported(folder, "score", verify="none")
+    pairs = [("what is it", "the rain"), ("what is it", "an other thing")]
+    expected = library.CrossEncoder(str(folder), device="cpu", local_files_only=True).predict(pairs)
+    with Reranker(folder.parent / "bundle") as reranker:
+        np.testing.assert_allclose(reranker.score(pairs), expected, atol=2e-5)
 
 
 @pytest.mark.parametrize(
