@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from ..checkpoint import Checkpoint, TensorSource
     from ..options import ExportOptions
 
-# Of config.json: what sentence-transformers and trainers of classifiers write there, read here or about labels only.
+# Of config.json: what sentence-transformers, vLLM and trainers of classifiers write there, read here or by `heads`.
 _OURS = ("sentence_transformers", "sbert_ce_default_activation_function", "matryoshka_dimensions", "is_matryoshka",
          "num_labels", "classifier_bias")  # fmt: skip
 _ACTIVATIONS: Mapping[str, ScoreActivation] = {"Sigmoid": "sigmoid", "Identity": "identity", "Softmax": "softmax"}
@@ -153,14 +153,30 @@ def _task(
     }
     if options.task == "embed":
         return SequenceTask(
-            "embed", **common, normalized=output.normalize, similarity=cast(Any, similarity),
-            prompts=dict(modules.prompts), default_prompt=modules.default_prompt,
+            "embed", **common, normalized=output.normalize, sizes=_sizes(checkpoint.config, common["width"]),
+            similarity=cast(Any, similarity), prompts=dict(modules.prompts), default_prompt=modules.default_prompt,
         )  # fmt: skip
     template, instruction = _pair(checkpoint, modules, options)
     labels = labels_of(checkpoint.config, common["width"])
     activation = _activation(checkpoint.config, modules, common["width"])
     return SequenceTask("score", **common, labels=labels, activation=activation, pair_template=template,
                         instruction=instruction)  # fmt: skip
+
+
+def _sizes(config: Mapping[str, Any], width: int) -> tuple[int, ...] | None:
+    """To which vectors may be cut, by the keys that vLLM reads: none named and true, or nothing said, means any."""
+    named, cut = config.get("matryoshka_dimensions"), config.get("is_matryoshka")
+    if cut not in (None, True, False):
+        raise CheckpointError(f"config.json: is_matryoshka must be true or false, got {cut!r}.")
+    if named is None:
+        return (width,) if cut is False else None
+    whole = isinstance(named, list) and all(type(size) is int and 1 <= size <= width for size in named)
+    if not whole or not named or cut is False:
+        raise CheckpointError(
+            f"config.json: matryoshka_dimensions must be sizes from 1 to {width}, and is_matryoshka not false beside "
+            f"them; got {named!r} and {cut!r}."
+        )
+    return tuple(sorted(set(named)))
 
 
 def _pair(checkpoint: "Checkpoint", modules: Modules, options: "ExportOptions") -> tuple[str | None, str | None]:

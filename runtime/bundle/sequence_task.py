@@ -45,6 +45,7 @@ class SequenceTask:
         max_tokens: the longest text, its special tokens included.
         pooling: how positions became one.
         normalized: vectors have length 1.
+        sizes: to which vectors may be cut (Matryoshka); None where the checkpoint says nothing, and any is taken.
         similarity: how two vectors are compared.
         prompts: texts that are put in front, by name.
         default_prompt: the one that is used where none is named.
@@ -60,6 +61,7 @@ class SequenceTask:
     max_tokens: int
     pooling: tuple[Pooling, ...]
     normalized: bool = False
+    sizes: tuple[int, ...] | None = None
     similarity: Similarity = "cosine"
     prompts: dict[str, str] = field(default_factory=dict)
     default_prompt: str | None = None
@@ -72,6 +74,8 @@ class SequenceTask:
     def __post_init__(self) -> None:
         if self.width < 1 or self.max_tokens < 1 or not self.pooling:
             raise ValueError("task: width, max_tokens and pooling must be there, and at least 1")
+        if not all(1 <= size <= self.width for size in self.sizes or ()):
+            raise ValueError(f"task: sizes must be from 1 to {self.width}, got {self.sizes}")
         if self.default_prompt is not None and self.default_prompt not in self.prompts:
             raise ValueError(f"task: default_prompt {self.default_prompt!r} is none of the prompts")
         if self.labels and len(self.labels) != self.width:

@@ -78,6 +78,10 @@ class Encoder:
             raise RequestError(
                 f"dimensions must be from 1 to {most}, the size of this model's vectors; got {dimensions!r}."
             )
+        sizes = self.task.sizes
+        if sizes is not None and dimensions not in (None, most, *sizes):
+            taken = ", ".join(map(str, sorted({*sizes, most})))
+            raise RequestError(f"dimensions must be one of {taken}: this model is made for these; got {dimensions}.")
 
     def shown(self, rows: Rows) -> Rows:
         """Raw scores as users see them: by the activation that the bundle names."""

@@ -12,7 +12,7 @@ from transformers import AutoModel, AutoModelForCausalLM, AutoModelForSequenceCl
 from exporter.export import ExportOptions, export
 from runtime.bundle.bundle import open_bundle
 from runtime.embedder import Embedder
-from runtime.errors import BundleError, CheckpointError, OptionError, UnsupportedError
+from runtime.errors import BundleError, CheckpointError, OptionError, RequestError, UnsupportedError
 from runtime.llm import LLM
 from runtime.reranker import Reranker
 
@@ -63,6 +63,32 @@ def test_dense_layers_and_several_poolings_side_by_side(checkpoint, exported):
     row = np.tanh(weight @ np.concatenate([states[-1], states.mean(0)]) + bias)
     with Embedder(folder.parent / "bundle") as embedder:
         np.testing.assert_allclose(embedder.embed([IDS[0]])[0], row / np.linalg.norm(row), atol=2e-5)
+
+
+@pytest.mark.parametrize(
+    ("said", "taken", "refused"),
+    [
+        ({"matryoshka_dimensions": [16, 32]}, 16, 17),
+        ({"is_matryoshka": False}, 64, 16),
+        ({"is_matryoshka": True}, 17, 65),
+    ],
+)
+def test_vectors_are_cut_to_the_sizes_that_the_files_name(said, taken, refused, checkpoint, exported):
+    folder = add_modules(checkpoint(**said), "Pooling", "Normalize")
+    exported(folder, verify="none")
+    with Embedder(folder.parent / "bundle") as embedder:
+        assert embedder.embed([IDS[0]], dimensions=taken).shape == (1, taken)
+        with pytest.raises(RequestError, match="dimensions must be"):
+            embedder.embed([IDS[0]], dimensions=refused)
+
+
+@pytest.mark.parametrize(
+    "said", [{"matryoshka_dimensions": [0]}, {"matryoshka_dimensions": [65]}, {"matryoshka_dimensions": []},
+             {"matryoshka_dimensions": [16], "is_matryoshka": False}, {"is_matryoshka": "yes"}],
+)  # fmt: skip
+def test_sizes_that_cannot_be_are_refused(said, checkpoint, exported):
+    with pytest.raises(CheckpointError, match="matryoshka"):
+        exported(add_modules(checkpoint(**said), "Pooling", "Normalize"), verify="none")
 
 
 def test_the_manifest_has_what_the_files_say(checkpoint, exported):
