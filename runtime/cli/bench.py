@@ -88,31 +88,53 @@ def bench(
         raise click.UsageError("--output is of --kernels: leave it out, or print figures by --json.")
     if bundle is None:
         raise click.UsageError("Missing argument 'BUNDLE': a bundle to measure, or --kernels to measure this machine.")
+    modes = {"--profile": _profile, "--compare": _savings, "--concurrency": _loads}
+    given = [mode for mode, value in zip(modes, (profile, compare, concurrency), strict=True) if value]
+    if len(given) > 1:
+        raise click.UsageError(f"{' and '.join(given)} measure different things: run the command once for each.")
+    opened = _opened(bundle)
+    if given:
+        figures, text = modes[given[0]](opened, concurrency or (), choices)
+    else:
+        figures, text = _speeds(opened, None if no_cold else bundle, choices)
+    click.echo(json.dumps(figures, indent=1) if as_json else text)
+
+
+def _opened(bundle: Path) -> "Bundle":
     from ..bundle.bundle import open_bundle
     from ..bundle.sequence_task import require_generation
 
     opened = open_bundle(bundle)
     require_generation(opened, "a benchmark of prefill and decode")
-    if profile:
-        profiles = _measure_profiles(opened, **choices)
-        click.echo(json.dumps([asdict(p) for p in profiles], indent=1) if as_json else _profiles_text(profiles))
-        return
-    if compare:
-        savings = _measure_savings(opened, **choices)
-        click.echo(json.dumps([asdict(s) | {"ratio": s.ratio} for s in savings]) if as_json else _savings_text(savings))
-        return
-    if concurrency:
-        loads, paces = _measure_loads(opened, concurrency, **choices)
-        measured = {"loads": [asdict(load) for load in loads], "beside_a_long_prompt": [asdict(pace) for pace in paces]}
-        click.echo(json.dumps(measured, indent=1) if as_json else f"{_loads_text(loads)}\n\n{_paces_text(paces)}")
-        return
-    speeds = _measure_speeds(opened, **choices)
-    cold = None if no_cold else _measure_cold(bundle, **choices)
-    if as_json:
-        figures = {"speeds": [asdict(speed) for speed in speeds], "cold_start": asdict(cold) if cold else None}
-        click.echo(json.dumps(figures | {"choices": choices}, indent=1))
-    else:
-        click.echo(_speeds_text(speeds) + (f"\n\n{_cold_text(cold)}" if cold else ""))
+    return opened
+
+
+Measured = tuple[Any, str]  # figures for JSON, and the same as text
+Choices = dict[str, Any]
+
+
+def _profile(bundle: "Bundle", _users: Any, choices: Choices) -> Measured:
+    profiles = _measure_profiles(bundle, **choices)
+    return [asdict(profile) for profile in profiles], _profiles_text(profiles)
+
+
+def _savings(bundle: "Bundle", _users: Any, choices: Choices) -> Measured:
+    savings = _measure_savings(bundle, **choices)
+    return [asdict(saving) | {"ratio": saving.ratio} for saving in savings], _savings_text(savings)
+
+
+def _loads(bundle: "Bundle", users: tuple[int, ...], choices: Choices) -> Measured:
+    loads, paces = _measure_loads(bundle, users, **choices)
+    figures = {"loads": [asdict(load) for load in loads], "beside_a_long_prompt": [asdict(pace) for pace in paces]}
+    return figures, f"{_loads_text(loads)}\n\n{_paces_text(paces)}"
+
+
+def _speeds(bundle: "Bundle", started: Path | None, choices: Choices) -> Measured:
+    """Speeds, and the start from cold of the bundle at `started`."""
+    speeds = _measure_speeds(bundle, **choices)
+    cold = _measure_cold(started, **choices) if started else None
+    figures = {"speeds": [asdict(speed) for speed in speeds], "cold_start": asdict(cold) if cold else None}
+    return figures | {"choices": choices}, _speeds_text(speeds) + (f"\n\n{_cold_text(cold)}" if cold else "")
 
 
 def _measure_speeds(

@@ -47,6 +47,12 @@ def test_no_cache_says_what_the_cache_saves(tiny_bundle):
     assert "8,256" in bench(str(tiny_bundle), "--compare", "no-cache", *FEW)
 
 
+def test_two_things_at_once_are_refused(tiny_bundle):
+    done = CliRunner().invoke(main, ["bench", str(tiny_bundle), "--profile", "--concurrency", "2"])
+    assert done.exit_code == 2
+    assert "--profile and --concurrency" in done.output
+
+
 def test_users_at_once_are_measured_together(tiny_bundle):
     arguments = [str(tiny_bundle), "--prompt", "8", "--concurrency", "1,3", *FEW]
     figures = json.loads(bench(*arguments, "--json"))
