@@ -3,7 +3,6 @@
 from collections.abc import Iterator
 
 import numpy as np
-import numpy.typing as npt
 
 from ..scratch import scratch
 from ..storage.matrix import Codes, Floats, QuantizedMatrix
@@ -68,17 +67,6 @@ def encode(grouped: Floats, scale: Floats, zero: Codes, scheme: Scheme) -> Float
     codes += zero.astype(np.float32)[..., None]
     np.clip(codes, 0, scheme.levels, out=codes)
     return codes
-
-
-def symmetric_levels(weights: Floats, bits: int = 4) -> tuple[float, npt.NDArray[np.int64]]:
-    """The textbook grid of one group, `-(2**(bits-1)-1) … 2**(bits-1)-1`: its scale and its signed codes.
-
-    It leaves one code unused; the stored symmetric grid uses it, at 11 % less error on Gaussian weights.
-    """
-    top = 2 ** (bits - 1) - 1
-    scale = float(np.abs(weights).max()) / top
-    codes = np.clip(np.rint(weights / (scale or 1.0)), -top, top)
-    return scale, codes.astype(np.int64)
 
 
 def _grid(grouped: Floats, scheme: Scheme, stored: Stored) -> tuple[Floats, Codes]:

@@ -14,18 +14,6 @@ from .packing import PackedMatrix
 _CHUNK = 1 << 20
 
 
-def dequantize_packed(packed: PackedMatrix, bits: int, group_size: int, inputs: int) -> Floats:
-    """The weights `[N, inputs]` that MatMulNBits sees in these bytes, decoded bit by bit."""
-    rows, groups = packed.scales.shape
-    codes = _read_fields(packed.codes.reshape(rows, -1), bits)[:, : groups * group_size]
-    codes = codes.reshape(rows, groups, group_size)
-    zero = np.full((rows, groups), 1 << (bits - 1), np.float32)
-    if packed.zero_points is not None:
-        zero[:] = _read_fields(packed.zero_points, bits)[:, :groups]
-    weights: Floats = (codes - zero[:, :, None]) * _scales(packed)[:, :, None]
-    return weights.reshape(rows, -1)[:, :inputs]
-
-
 def require_round_trip(name: str, packed: PackedMatrix, matrix: QuantizedMatrix) -> None:
     """Compare what the packed bytes decode to with the matrix they were made from, number by number, on all cores.
 

@@ -6,6 +6,7 @@ import numpy as np
 import onnx
 import pytest
 from onnx import numpy_helper
+from packed_weights import dequantize_packed
 from safetensors.numpy import load_file, save_file
 
 from exporter import ExportOptions, export
@@ -15,7 +16,6 @@ from exporter.weights.plan import Weight
 from models.blocks.parameter import Plan
 from quantizer.graph.quantizable import QuantizableWeight
 from quantizer.storage.packing import PackedMatrix
-from quantizer.storage.unpacking import dequantize_packed
 from runtime.bundle.manifest import QuantizedTensor
 
 LAYER = "model.layers.1."

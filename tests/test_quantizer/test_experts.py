@@ -6,6 +6,7 @@ from dataclasses import replace
 import numpy as np
 import onnx_ir as ir
 import pytest
+from packed_weights import dequantize_packed
 
 from quantizer.algorithms.hessian import Hessian
 from quantizer.algorithms.polish import loss
@@ -22,7 +23,6 @@ from quantizer.graph.graphs import load_graphs
 from quantizer.graph.quantizable import find_quantizable_weights
 from quantizer.presets import Storage, make_recipe
 from quantizer.storage.scheme import Scheme
-from quantizer.storage.unpacking import dequantize_packed
 from quantizer.storage.weights_file import read_part, read_tensor
 from runtime.bundle.bundle import open_bundle
 

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from packed_weights import dequantize_packed
 
 from quantizer.algorithms.grid_search import search_matrix
 from quantizer.algorithms.rtn import round_to_nearest
@@ -13,7 +14,7 @@ from quantizer.storage.matrix import QuantizedMatrix
 from quantizer.storage.packing import pack, packed_bytes
 from quantizer.storage.scales import plan_scales
 from quantizer.storage.scheme import BITS, GROUP_SIZES, SCALE_BITS, QuantConfig, Scheme
-from quantizer.storage.unpacking import dequantize_packed, require_round_trip
+from quantizer.storage.unpacking import require_round_trip
 from runtime.errors import QuantizationError
 
 SCHEMES = st.builds(

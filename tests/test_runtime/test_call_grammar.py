@@ -9,10 +9,10 @@ from chat_cases import NAMES, schemas, template_of, tool
 from conftest import tiny_tokenizer
 from tokenizers import AddedToken
 from tokenizers import Tokenizer as HuggingFaceTokenizer
+from whole_answers import read_answer
 
 from runtime.chat.answer_plan import AnswerPlanner
 from runtime.chat.formats.grammar import CallGrammar
-from runtime.chat.formats.reader import read_answer
 from runtime.errors import RequestError
 from runtime.options import SamplingParams
 from runtime.sampling.grammar import Grammars, StructuredOutput

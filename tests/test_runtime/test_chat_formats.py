@@ -8,8 +8,9 @@ import pytest
 from chat_cases import NAMES, message_of, random_calls, random_tools, rendered_answer, schemas, template_of, tool
 from hypothesis import given
 from hypothesis import strategies as st
+from whole_answers import read_answer
 
-from runtime.chat.formats.reader import AnswerReader, read_answer
+from runtime.chat.formats.reader import AnswerReader
 
 ROUNDS = int(os.environ.get("ONNXLM_CHAT_ROUNDS", "8"))
 FROM_TABLE = {"functionary_v3_2", "gpt_oss", "granite_3_prompt_only", "lfm2", "smollm3"}

@@ -284,14 +284,3 @@ _MESSAGES: Mapping[str, Callable[[Cursor, Output, Tools], Steps[None]]] = {
     "channels": read_channels,
     "recipients": read_recipients,
 }
-
-
-def read_answer(text: str, chat: ChatFormat, tools: Tools | None = None, *, in_thought: bool = False) -> AnswerPart:
-    """All of a complete answer."""
-    reader = AnswerReader(chat, tools, in_thought=in_thought)
-    parts = (reader.push(text), reader.finish())
-    return AnswerPart(
-        "".join(part.content for part in parts),
-        "".join(part.reasoning for part in parts),
-        tuple(call for part in parts for call in part.calls),
-    )

@@ -8,6 +8,7 @@ import numpy as np
 import onnx
 import pytest
 from onnx import numpy_helper
+from packed_weights import dequantize_packed
 
 from exporter import ExportOptions, export
 from exporter.checkpoint.gguf.registry import architectures
@@ -15,7 +16,6 @@ from models.families.registry import describe
 from quantizer.flow import quantize
 from quantizer.presets import PRESETS
 from quantizer.storage.packing import PackedMatrix
-from quantizer.storage.unpacking import dequantize_packed
 
 FOUR = {"expert_count": 4, "expert_used_count": 2}
 SPARSE = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32}
