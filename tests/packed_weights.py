@@ -18,4 +18,6 @@ def dequantize_packed(packed, bits, group_size, inputs):
     if packed.zero_points is not None:
         zeros = fields(packed.zero_points, bits)[:, :groups]
     scales = np.asarray(packed.scales).astype(np.float32)
+    if packed.steps is not None:  # scales in 8 bits are counts of a step for each row
+        scales = scales * packed.steps.astype(np.float32)
     return ((codes - zeros[:, :, None]) * scales[:, :, None]).reshape(rows, -1)[:, :inputs]
