@@ -19,6 +19,9 @@ from .description import Rope
 Floats = npt.NDArray[np.float32]
 
 
+_WIDEST = 1 << 16
+
+
 def read_rope(
     config: Config,
     head_dim: int,
@@ -85,7 +88,13 @@ def _scaled(config: Config, settings: dict[str, Any], width: int) -> Rope:
 
 
 def inverse_frequencies(theta: float, width: int) -> Floats:
-    """[width / 2]: theta ** (-2i / width), in float32 as transformers computes it."""
+    """[width / 2]: theta ** (-2i / width), in float32 as transformers computes it.
+
+    Raises:
+        CheckpointError: no head is as wide as this; the frequencies alone would fill the memory.
+    """
+    if width > _WIDEST:
+        raise CheckpointError(f"a head of {width} rotating channels cannot be; at most {_WIDEST} are supported.")
     exponent = np.arange(0, width, 2, dtype=np.float32) / np.float32(width)
     return (np.float32(1.0) / np.float32(theta) ** exponent).astype(np.float32)
 

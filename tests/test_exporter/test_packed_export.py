@@ -115,6 +115,9 @@ PEAKS = runpy.run_path(str(BENCH.with_name("export_peak.py")))
     "options", [["--verify", "none"], ["--verify", "none", "--quantize", "int4", "--method", "rtn"]]
 )
 def test_the_estimate_is_the_peak(tmp_path, options):
-    """Of memory that is no copy of a file; tests/bench/export_peak.py has all kinds of checkpoints."""
+    """Of memory that is no copy of a file; tests/bench/export_peak.py has all kinds of checkpoints.
+
+    How many threads pack at the same moment moves the peak by a fifth; an estimate may be above it, not below.
+    """
     found = PEAKS["measure"](PEAKS["tied"](tmp_path / "checkpoint"), tmp_path / "bundle", *options)
-    assert 0.85 < found["ratio"] < 1.15
+    assert 0.9 < found["ratio"] < 1.35

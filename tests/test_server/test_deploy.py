@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from runtime.cli.main import main
-from runtime.server.auth import OPEN_PATHS
+from runtime.server.origin import OPEN_PATHS
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 
