@@ -176,7 +176,8 @@ class EngineOptions:
         self_test: Check at the start that answers do not depend on their company, bit for bit; see LLM.deterministic.
         speculation: Most tokens drafted by prompt lookup per step; 0 is off.
         draft: Bundle of a smaller model with the same tokenizer. It drafts tokens for an answer that runs alone, while
-            that pays; `speculation` is then the longest draft (0: five tokens). Answers stay the same.
+            that pays; `speculation` is then the longest draft (0: five tokens). Answers stay the same, to the bit where
+            keys and values are in codes.
         prepare: After a start without prepared weights, have another process pack them for the next one (CPU only).
 
     Raises:
