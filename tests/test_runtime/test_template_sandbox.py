@@ -37,7 +37,7 @@ SIZE_BOMBS = {
     "times": "{{ 'a' * 10**10 }}",
     "list times": "{{ ([[1] * 1000] * 1000) * 1000 }}",
     "output": "{% for i in range(99999) %}" + "word" * 1000 + "{% endfor %}",
-    "hidden output": "{% set x %}{% for i in range(99999) %}" + "word" * 1000 + "{% endfor %}{% endset %}",
+    "hidden output": "{% set x %}{% for i in range(99999) %}" + "word" * 2000 + "{% endfor %}{% endset %}",
     "plus": DOUBLED % "{% set n.x = n.x + n.x %}",
     "list plus": DOUBLED.replace("'ab'", "[1]") % "{% set n.x = n.x + n.x %}",
     "tilde": DOUBLED % "{% set n.x = n.x ~ n.x %}",
