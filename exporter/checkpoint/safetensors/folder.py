@@ -7,7 +7,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from exporter.tokenizer.folder import folder_tokenizer_files
-from models.families.defaults import complete_text_config
+from models.families.defaults import complete_config, complete_text_config
 from models.families.registry import require_family
 from runtime.errors import CheckpointError
 
@@ -82,15 +82,15 @@ def _no_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def text_config(outer: Mapping[str, Any], where: Path) -> dict[str, Any]:
-    """The text model's config: `text_config` where there is one, with what only the outer level states."""
+    """The text model's config and its class's defaults: `text_config`, if any, and what only the outer level states."""
     inner = outer.get("text_config")
     if inner is None:
-        return dict(outer)
+        return complete_config(outer)
     if not isinstance(inner, dict):
         raise CheckpointError(f"{where}: text_config must be an object.")
     shared = ("tie_word_embeddings", "bos_token_id", "eos_token_id", "pad_token_id", "quantization_config")
-    complete = complete_text_config(inner, outer.get("model_type"))
-    return {**{key: outer[key] for key in shared if key in outer}, **complete}
+    stated = {key: outer[key] for key in shared if key in outer} | inner
+    return complete_text_config(stated, outer.get("model_type"))
 
 
 def _read_shards(folder: Path) -> tuple[dict[str, SafetensorsTensor], list[str]]:
