@@ -68,7 +68,8 @@ def test_a_single_pickle_wins_over_an_index(make_checkpoint):
     old = pickle_weights(folder, 2)
     torch.save({name: torch.from_numpy(value) + 1 for name, value in old.items()}, folder / "pytorch_model.bin")
     name = "model.norm.weight"
-    ours = np.asarray(open_checkpoint(folder).tensors[name].read())
+    checkpoint = open_checkpoint(folder)
+    ours = np.asarray(checkpoint.tensors[name].read())
     np.testing.assert_array_equal(ours, AutoModelForCausalLM.from_pretrained(folder).state_dict()[name].numpy())
     np.testing.assert_array_equal(ours, old[name] + 1)
 
