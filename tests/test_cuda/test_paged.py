@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from runtime.ort.paged.runner.runner import PagedExecutor
 
 import runtime
 from exporter.export import ExportOptions, export
@@ -15,7 +16,6 @@ from quantizer.kv_cache.quantize import quantize_cache
 from runtime.bundle.bundle import open_bundle
 from runtime.errors import DeviceLostError, DeviceMemoryError
 from runtime.options import EngineOptions
-from runtime.ort.paged import PagedExecutor
 
 
 @pytest.fixture(scope="module")

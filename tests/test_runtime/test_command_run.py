@@ -9,11 +9,11 @@ import time
 
 import pytest
 from click.testing import CliRunner
+from runtime.cli.chat.command.conversation import Conversation
 
 import runtime
-from runtime.cli.conversation import Conversation
 from runtime.cli.main import main
-from runtime.cli.streaming import Pace, show
+from runtime.cli.terminal.streaming import Pace, show
 
 PARAMS = runtime.SamplingParams(max_tokens=8, temperature=0.0, ignore_eos=True)
 

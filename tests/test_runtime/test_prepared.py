@@ -9,16 +9,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 from click.testing import CliRunner
+from runtime.ort.prepared.weights.background import OFF, prepare_later
+from runtime.ort.prepared.weights.mapped_pages import release
 
 from runtime import LLM
 from runtime.bundle.bundle import Bundle, open_bundle
 from runtime.bundle.onnx_outline import read_outline
 from runtime.cli.main import main
 from runtime.errors import BundleError, IntegrityError, OptionError
-from runtime.ort import prepared
-from runtime.ort.background import OFF, prepare_later
 from runtime.ort.executor import OnnxExecutor
-from runtime.ort.mapped_pages import release
+from runtime.ort.prepared.weights import weights as prepared
 
 
 @pytest.fixture
