@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from runtime.ort.paged.runner.runner import PagedExecutor
 
 import runtime
 from exporter.export import ExportOptions, export
@@ -16,6 +15,7 @@ from quantizer.kv_cache.quantize import quantize_cache
 from runtime.bundle.bundle import open_bundle
 from runtime.errors import DeviceLostError, DeviceMemoryError
 from runtime.options import EngineOptions
+from runtime.ort.paged.runner import PagedExecutor
 
 
 @pytest.fixture(scope="module")

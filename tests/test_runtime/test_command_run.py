@@ -9,9 +9,9 @@ import time
 
 import pytest
 from click.testing import CliRunner
-from runtime.cli.chat.command.conversation import Conversation
 
 import runtime
+from runtime.cli.chat.conversation import Conversation
 from runtime.cli.main import main
 from runtime.cli.terminal.streaming import Pace, show
 

@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 import pytest
 from paged_reference import HostBlocks, paged_on_cpu
-from runtime.ort.paged.runner.runner import PagedExecutor
 
 import runtime
 from runtime.bundle.bundle import open_bundle
 from runtime.errors import OptionError, UnsupportedError
 from runtime.options import EngineOptions
 from runtime.ort.executor import OnnxExecutor
+from runtime.ort.paged.runner import PagedExecutor
 
 
 @pytest.fixture(scope="module")

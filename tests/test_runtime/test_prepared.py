@@ -9,8 +9,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 from click.testing import CliRunner
-from runtime.ort.prepared.weights.background import OFF, prepare_later
-from runtime.ort.prepared.weights.mapped_pages import release
 
 from runtime import LLM
 from runtime.bundle.bundle import Bundle, open_bundle
@@ -18,6 +16,8 @@ from runtime.bundle.onnx_outline import read_outline
 from runtime.cli.main import main
 from runtime.errors import BundleError, IntegrityError, OptionError
 from runtime.ort.executor import OnnxExecutor
+from runtime.ort.prepared.background import OFF, prepare_later
+from runtime.ort.prepared.mapped_pages import release
 from runtime.ort.prepared.weights import weights as prepared
 
 

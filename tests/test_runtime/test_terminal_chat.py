@@ -7,12 +7,12 @@ from dataclasses import replace
 
 import pytest
 from rich.console import Console
-from runtime.cli.chat.command.commands import COMMANDS, ChatState, react
-from runtime.cli.chat.command.conversation import Conversation
-from runtime.cli.chat.command.markdown import MarkdownStream, split_blocks
 
 import runtime
 from runtime.chat.formats.format import ToolCall
+from runtime.cli.chat.commands import COMMANDS, ChatState, react
+from runtime.cli.chat.conversation import Conversation
+from runtime.cli.chat.markdown import MarkdownStream, split_blocks
 from runtime.engine.generation import OutputDelta
 
 PARAMS = runtime.SamplingParams(max_tokens=8, temperature=0.0, ignore_eos=True)
