@@ -107,15 +107,7 @@ def open_session(
         ExecutionError: ONNX Runtime refuses the file.
         ProviderError: the session came up without the provider.
     """
-    module = onnxruntime()
-    options = module.SessionOptions()
-    options.log_severity_level = _SILENT
-    options.intra_op_num_threads = threads or compute_threads()
-    options.enable_mem_pattern = False  # a plan per input shape would be kept for every prompt length ever seen
-    for key, value in (settings or {}).items():
-        options.add_session_config_entry(key, value)
-    if as_stored:
-        options.graph_optimization_level = module.GraphOptimizationLevel.ORT_DISABLE_ALL
+    options = _session_options(threads, dict(settings or {}), as_stored=as_stored)
     if optimized is not None:
         options.optimized_model_filepath = str(optimized)
     if profile is not None:
@@ -124,10 +116,24 @@ def open_session(
         options.add_session_config_entry("session.use_device_allocator_for_initializers", "1")
     providers = _provider_list(provider, stream)
     with translated(f"loading {path}"):  # without enable_fallback=0 a failure prints, and the CPU takes over
-        session = module.InferenceSession(str(path), options, providers=providers, enable_fallback=0)
+        session = onnxruntime().InferenceSession(str(path), options, providers=providers, enable_fallback=0)
     if PROVIDERS[provider] not in session.get_providers():
         raise ProviderError(f"provider={provider!r} did not start for {path}; run `onnxlm doctor` to see why.")
     return session
+
+
+def _session_options(threads: int | None, settings: dict[str, str], *, as_stored: bool) -> Any:
+    """Options of any session, on either provider."""
+    module = onnxruntime()
+    options = module.SessionOptions()
+    options.log_severity_level = _SILENT
+    options.intra_op_num_threads = threads or compute_threads()
+    options.enable_mem_pattern = False  # a plan per input shape would be kept for every prompt length ever seen
+    for key, value in settings.items():
+        options.add_session_config_entry(key, value)
+    if as_stored:
+        options.graph_optimization_level = module.GraphOptimizationLevel.ORT_DISABLE_ALL
+    return options
 
 
 @contextmanager
