@@ -9,7 +9,7 @@ import subprocess
 import sys
 import tempfile
 import weakref
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -20,20 +20,40 @@ MARK = "cannot convert "  # the child's own messages start so
 
 
 def find_pickles(folder: Path) -> list[Path]:
-    """The pickled weight files of a Hugging Face folder; empty where it has none."""
-    if not (folder / BIN_INDEX).is_file():
+    """The pickled weight files of a Hugging Face folder, a single one before an index, as in transformers."""
+    if (folder / BIN).is_file() or not (folder / BIN_INDEX).is_file():
         return [folder / BIN] if (folder / BIN).is_file() else []
-    try:
-        names = sorted(set(json.loads((folder / BIN_INDEX).read_text(encoding="utf-8"))["weight_map"].values()))
-        files = [folder / Path(name).name for name in names]
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise CheckpointError(f"{folder / BIN_INDEX}: weight_map must map tensor names to file names.") from error
+    files = [folder / name for name in sorted(set(_places(folder).values()))]
     missing = [file.name for file in files if not file.is_file()]
     if missing:
         raise CheckpointError(
             f"{folder / missing[0]}: this shard is named by {BIN_INDEX} and missing. Download it again."
         )
     return files
+
+
+def require_indexed(folder: Path, held: Mapping[str, str]) -> None:
+    """Each name of the index is in the shard that it names; `held` maps tensors to files, without endings.
+
+    Raises:
+        CheckpointError: one is not.
+    """
+    if (folder / BIN).is_file():
+        return  # the index is not read
+    for name, file in _places(folder).items():
+        if held.get(name) != Path(file).stem:
+            raise CheckpointError(
+                f"{folder / BIN_INDEX}: tensor {name!r} should be in {file}, but is not. Download that file again."
+            )
+
+
+def _places(folder: Path) -> dict[str, str]:
+    """The index: tensors, and the files that hold them."""
+    try:
+        places = json.loads((folder / BIN_INDEX).read_text(encoding="utf-8"))["weight_map"]
+        return {name: Path(file).name for name, file in places.items()}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise CheckpointError(f"{folder / BIN_INDEX}: weight_map must map tensor names to file names.") from error
 
 
 class ScratchFolder:

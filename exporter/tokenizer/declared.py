@@ -16,6 +16,7 @@ from .files import optional_json
 
 ROLES = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 EXTRA = ("extra_special_tokens", "additional_special_tokens")
+OF_MODEL = "model_specific_special_tokens"
 _FLAGS = ("single_word", "lstrip", "rstrip", "normalized", "special")
 
 
@@ -119,6 +120,10 @@ def _special(settings: Mapping[str, Any], where: Path) -> list[Any]:
         for key, value in settings.items()
         if key.endswith("_token") and key not in ROLES and isinstance(value, str)
     ]
+    model: Any = settings.get(OF_MODEL) or {}
+    if not isinstance(model, dict):
+        raise CheckpointError(f"{where}: {OF_MODEL} must map names to tokens, got {model!r:.80}.")
+    own += model.values()
     extra: Any = next((settings[key] for key in EXTRA if settings.get(key)), [])
     if isinstance(extra, dict):
         return [*roles, *own, *extra.values()]

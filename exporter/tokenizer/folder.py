@@ -7,6 +7,7 @@ from typing import Any
 
 from runtime.errors import CheckpointError, UnsupportedError
 
+from .class_options import with_class_options
 from .declared import declared_tokens, with_declared_tokens
 from .files import optional_json, token_text
 from .splits import WORD_SPLITS
@@ -31,7 +32,8 @@ def folder_tokenizer_files(folder: Path) -> tuple[dict[str, bytes], list[str]]:
         UnsupportedError: a tokenizer that needs code to be read.
     """
     config = optional_json(folder / "tokenizer_config.json")
-    content, told = with_declared_tokens(_tokenizer_json(folder, config), declared_tokens(folder, config), folder)
+    content = with_class_options(_tokenizer_json(folder, config), config, folder / "tokenizer_config.json")
+    content, told = with_declared_tokens(content, declared_tokens(folder, config), folder)
     files = {"tokenizer.json": content}
     template, named, notes = read_templates(folder, config)
     if template:

@@ -28,7 +28,7 @@ def _attentions(config: Config, second: bool, plain: Norm) -> list[Attention]:
     bias = config.take("attention_bias", bool, False)
     normed = HeadNorm(plain, over="heads") if not second and config.take("use_qk_norm", bool, False) else None
     base = skeleton.attention(
-        config, head_dim=128 if second else None, theta=10000.0 if second else 5e5, interleaved=True, context=8192,
+        config, theta=10000.0 if second else 5e5, interleaved=True, context=8192,
         qkv_bias=bias, output_bias=bias, qk_norm=normed,
     )  # fmt: skip
     if not second:

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from safetensors.numpy import load_file, save_file
+from transformers import AutoModelForCausalLM
 
 from exporter.checkpoint import Checkpoint, open_checkpoint, open_module
 from runtime.errors import CheckpointError, UnsupportedError
@@ -60,6 +61,30 @@ def test_a_pickle_that_would_run_code_runs_none(make_checkpoint, tmp_path):
     with pytest.raises(CheckpointError, match=r"pytorch_model.bin: UnpicklingError: .* Only files of plain tensors"):
         open_checkpoint(folder)
     assert not (tmp_path / "exploded").exists()
+
+
+def test_a_single_pickle_wins_over_an_index(make_checkpoint):
+    folder = make_checkpoint(seed=3)
+    old = pickle_weights(folder, 2)
+    torch.save({name: torch.from_numpy(value) + 1 for name, value in old.items()}, folder / "pytorch_model.bin")
+    name = "model.norm.weight"
+    checkpoint = open_checkpoint(folder)
+    ours = np.asarray(checkpoint.tensors[name].read())
+    np.testing.assert_array_equal(ours, AutoModelForCausalLM.from_pretrained(folder).state_dict()[name].numpy())
+    np.testing.assert_array_equal(ours, old[name] + 1)
+
+
+@pytest.mark.parametrize("change", [{"model.extra.weight": "pytorch_model-0.bin"}, {"model.norm.weight": "swapped"}])
+def test_an_index_of_other_shards_is_refused(make_checkpoint, change):
+    folder = make_checkpoint(seed=3)
+    pickle_weights(folder, 2)
+    path = folder / "pytorch_model.bin.index.json"
+    places = json.loads(path.read_text())["weight_map"]
+    other = {"pytorch_model-0.bin", "pytorch_model-1.bin"} - {places["model.norm.weight"]}
+    changed = {name: other.copy().pop() if file == "swapped" else file for name, file in change.items()}
+    path.write_text(json.dumps({"weight_map": places | changed}))
+    with pytest.raises(CheckpointError, match=rf"tensor '{next(iter(change))}' should be in"):
+        open_checkpoint(folder)
 
 
 def test_a_missing_pickle_shard_is_named(make_checkpoint):

@@ -16,7 +16,7 @@ from exporter.export import ExportOptions, export
 from runtime import LLM, StructuredOutput
 from runtime.bundle.bundle import open_bundle
 from runtime.chat.template import ChatTemplate
-from runtime.errors import CheckpointError, RequestError
+from runtime.errors import CheckpointError, RequestError, UnsupportedError
 from runtime.text.tokenizer import Tokenizer as BundleTokenizer
 
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -59,6 +59,11 @@ DECLARED: dict[str, dict[str, Any]] = {
     },
     "an end beside the vocabulary": {"tokenizer_config.json": {"eos_token": "<|finish|>"}},
     "a role of this model": {"tokenizer_config.json": {"image_token": "<image>"}},
+    "roles of this model": {"tokenizer_config.json": {"model_specific_special_tokens": {"image": "<image>"}}},
+    "a space before texts": {"tokenizer_config.json": {"tokenizer_class": "GPT2Tokenizer", "add_prefix_space": True}},
+    "none, by a class that ignores it": {
+        "tokenizer_config.json": {"tokenizer_class": "PreTrainedTokenizerFast", "add_prefix_space": True}
+    },
 }  # fmt: skip
 TEXTS = ["<|im_start|>user\nHi<|im_end|>", "a <|new|> b<|new|>", " <|wide|> x", "<|two|>", "<image>1", "plain words",
          "end<|finish|>"]  # fmt: skip
@@ -75,6 +80,12 @@ def test_ids_are_those_of_transformers(folder, name, plain):
     theirs = AutoTokenizer.from_pretrained(folder)
     for text in TEXTS:
         assert ours.encode(text, add_special_tokens=False).ids == theirs(text, add_special_tokens=False)["input_ids"]
+
+
+def test_special_tokens_that_would_be_cut_up_are_refused(folder):
+    update(folder, "tokenizer_config.json", split_special_tokens=True)
+    with pytest.raises(UnsupportedError, match="split_special_tokens cuts special tokens"):
+        open_checkpoint(folder)
 
 
 def test_declared_ids_that_the_vocabulary_contradicts_are_told(folder):

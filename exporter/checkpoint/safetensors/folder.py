@@ -7,14 +7,14 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from exporter.tokenizer.folder import folder_tokenizer_files
-from models.families.defaults import complete_text_config
+from models.families.defaults import complete_config, complete_text_config
 from models.families.registry import require_family
 from runtime.errors import CheckpointError
 
 from ..checkpoint import Checkpoint
 from ..generation import generation_settings, require_ids
 from ..names import text_model_tensors
-from ..pickled import convert_pickles, find_pickles
+from ..pickled import convert_pickles, find_pickles, require_indexed
 from ..quantized.matrices import combine_quantized
 from .file import SafetensorsTensor, read_safetensors
 
@@ -35,7 +35,7 @@ def open_folder(folder: Path) -> Checkpoint:
     require_family(config.get("model_type"), folder / "config.json")
     pickles = [] if (folder / INDEX).is_file() or (folder / SINGLE).is_file() else find_pickles(folder)
     scratch = convert_pickles(pickles) if pickles else None
-    stored, notes = (_read_all(scratch.path), []) if scratch else _read_shards(folder)
+    stored, notes = (_read_pickled(folder, scratch.path), []) if scratch else _read_shards(folder)
     settings = config.pop("quantization_config", None) or config.pop("compression_config", None)
     if "quantization" in config and not any(name.endswith(".scales") for name in stored):
         del config["quantization"]  # MLX's, of a file that has floats only
@@ -82,15 +82,15 @@ def _no_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def text_config(outer: Mapping[str, Any], where: Path) -> dict[str, Any]:
-    """The text model's config: `text_config` where there is one, with what only the outer level states."""
+    """The text model's config and its class's defaults: `text_config`, if any, and what only the outer level states."""
     inner = outer.get("text_config")
     if inner is None:
-        return dict(outer)
+        return complete_config(outer)
     if not isinstance(inner, dict):
         raise CheckpointError(f"{where}: text_config must be an object.")
     shared = ("tie_word_embeddings", "bos_token_id", "eos_token_id", "pad_token_id", "quantization_config")
-    complete = complete_text_config(inner, outer.get("model_type"))
-    return {**{key: outer[key] for key in shared if key in outer}, **complete}
+    stated = {key: outer[key] for key in shared if key in outer} | inner
+    return complete_text_config(stated, outer.get("model_type"))
 
 
 def _read_shards(folder: Path) -> tuple[dict[str, SafetensorsTensor], list[str]]:
@@ -115,16 +115,17 @@ def _compare_with_index(index: Path, tensors: Mapping[str, SafetensorsTensor]) -
     return [f"{index} is of other files, and not read: {SINGLE} holds the weights, as transformers reads this folder."]
 
 
-def _read_all(folder: Path) -> dict[str, SafetensorsTensor]:
-    """Every tensor of every file."""
+def _read_pickled(folder: Path, converted: Path) -> dict[str, SafetensorsTensor]:
+    """Every tensor of every converted file, each where the index says."""
     tensors: dict[str, SafetensorsTensor] = {}
-    for path in sorted(folder.glob("*.safetensors")):
+    for path in sorted(converted.glob("*.safetensors")):
         for name, tensor in read_safetensors(path).items():
             if name in tensors:
                 raise CheckpointError(
                     f"tensor {name!r} is in {tensors[name].range.path.stem}.bin and in {path.stem}.bin."
                 )
             tensors[name] = tensor
+    require_indexed(folder, {name: tensor.range.path.stem for name, tensor in tensors.items()})
     return tensors
 
 
