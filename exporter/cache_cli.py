@@ -4,7 +4,7 @@ import json
 
 import click
 
-from runtime.cli.progress import progress
+from runtime.cli.terminal.progress import progress
 
 
 @click.command(short_help="Fetch and prepare a model without running it.")

@@ -10,8 +10,8 @@ import click
 
 from models.targets.registry import PROVIDERS
 from quantizer.algorithms.registry import DEFAULT, explain_methods, method_names
-from runtime.cli.interrupt import stopping_promptly
-from runtime.cli.progress import is_quiet, progress
+from runtime.cli.terminal.interrupt import stopping_promptly
+from runtime.cli.terminal.progress import is_quiet, progress
 from runtime.host.memory import peak_memory
 
 if TYPE_CHECKING:

@@ -80,7 +80,7 @@ def list_cached() -> list[CachedModel]:
 
 def list_packed() -> list[CachedModel]:
     """The weights that were packed for processors, under their keys as names."""
-    from runtime.ort.prepared import list_prepared
+    from runtime.ort.prepared.weights import list_prepared
 
     return [
         CachedModel(f"prepared/{one.folder.name}", one.folder, one.size, f"{one.about.source} for {one.about.target}")

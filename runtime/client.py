@@ -23,8 +23,8 @@ from .errors import OptionError, RequestError
 from .loading import Opening, build_engine, generation_config, load_draft
 from .options import EngineOptions, SamplingParams
 from .ort.batch_invariance import Determinism, check_determinism
-from .ort.mapped_pages import trim_heap
 from .ort.memory import closing_on_error
+from .ort.prepared.mapped_pages import trim_heap
 from .ort.runner_protocol import ModelRunner
 from .sampling.grammar import Grammars, StructuredOutput
 from .sampling.sampler import Sampler

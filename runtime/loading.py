@@ -16,10 +16,10 @@ from .bundle.sequence_task import require_generation
 from .errors import BundleError, OptionError
 from .host.memory import available_memory
 from .options import EngineOptions
-from .ort.background import prepare_later
 from .ort.executor import OnnxExecutor
-from .ort.paged import PagedExecutor
-from .ort.prepared import find
+from .ort.paged.runner import PagedExecutor
+from .ort.prepared.background import prepare_later
+from .ort.prepared.weights import find
 from .ort.runner_protocol import ModelRunner, states_of
 from .ort.session import ProviderName, choose_provider
 from .text.tokenizer import Tokenizer

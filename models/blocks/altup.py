@@ -8,7 +8,7 @@ from onnxscript.nn import Module, ModuleList
 
 from ..decoder import description
 from ..targets.target import Target
-from .attention import Attention
+from .attention.attention import Attention
 from .linear import Linear
 from .mlp import MLP
 from .norm import Norm

@@ -7,17 +7,17 @@ from onnxscript.nn import Module
 
 from ..decoder import description
 from ..targets.target import Target
-from .attention import Attention
-from .beside import Beside
-from .delta_net import DeltaNet
-from .latent_attention import LatentAttention
-from .mamba import Mamba
+from .attention.attention import Attention
+from .attention.latent import LatentAttention
+from .experts.beside import Beside
+from .experts.moe import MoE
 from .mlp import MLP
-from .moe import MoE
 from .norm import Norm, ResidualNorm
 from .parameter import parameter
 from .per_layer_inputs import LayerInput
-from .short_conv import ShortConv
+from .recurrent.delta_net import DeltaNet
+from .recurrent.mamba import Mamba
+from .recurrent.short_conv import ShortConv
 from .step import Step
 
 

@@ -8,7 +8,7 @@ from onnxscript.nn import Module
 
 from ..targets.target import Target
 from .parameter import parameter
-from .state_conv import FLOAT32, from_float32, to_float32
+from .recurrent.state_conv import FLOAT32, from_float32, to_float32
 
 BETA, EPSILON = 0.5, -1e-6  # constants of the class, which files carry along
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import click
 
-from runtime.cli.interrupt import stopping_promptly
-from runtime.cli.progress import progress as show_progress
+from runtime.cli.terminal.interrupt import stopping_promptly
+from runtime.cli.terminal.progress import progress as show_progress
 from runtime.errors import QuantizationError
 
 _PATH = click.Path(path_type=Path)

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from runtime.cli.interrupt import stopping_promptly
-from runtime.cli.progress import progress as show_progress
+from runtime.cli.terminal.interrupt import stopping_promptly
+from runtime.cli.terminal.progress import progress as show_progress
 from runtime.errors import QuantizationError
 
 from ..gate import OF_TEXTS

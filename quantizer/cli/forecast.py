@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from runtime.cli.progress import is_quiet
+from runtime.cli.terminal.progress import is_quiet
 
 from ..flow import forecast as forecast_bundle
 from ..flow import sites_of

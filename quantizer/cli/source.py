@@ -9,7 +9,7 @@ import click
 
 from runtime.bundle.bundle import open_bundle
 from runtime.bundle.manifest import MANIFEST_NAME
-from runtime.cli.progress import Progress
+from runtime.cli.terminal.progress import Progress
 from runtime.errors import OnnxlmError
 
 _FLOATS = "float-"  # begins the name of the bundle in the work folder

@@ -17,7 +17,7 @@ import numpy as np
 
 from ..bundle.bundle import Bundle
 from ..ort.executor import OnnxExecutor
-from ..ort.prepared import find
+from ..ort.prepared.weights import find
 from ..ort.session import choose_provider
 
 BETWEEN, OUTSIDE = "between operators", "outside ONNX Runtime"

@@ -218,7 +218,7 @@ def _executor(
     bundle: "Bundle", rows: int, context: int, provider: str, threads: int | None
 ) -> "Iterator[OnnxExecutor]":
     from ..ort.executor import OnnxExecutor
-    from ..ort.prepared import find
+    from ..ort.prepared.weights import find
     from ..ort.session import choose_provider
 
     chosen, prepared = choose_provider(provider, bundle), find(bundle)

@@ -74,7 +74,7 @@ def _prepared(bundle: Path, processor: str) -> Path:
     """The folder of weights packed for a processor; for this machine's they are packed now if need be."""
     from ..bundle.bundle import open_bundle
     from ..errors import OptionError
-    from ..ort import prepared
+    from ..ort.prepared import weights as prepared
 
     opened = open_bundle(bundle)
     if processor == "this-machine":

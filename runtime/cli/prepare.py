@@ -8,7 +8,7 @@ import click
 from .source import bundle_of
 
 if TYPE_CHECKING:
-    from ..ort.prepared import Prepared
+    from ..ort.prepared.weights import Prepared
 
 
 @click.command()
@@ -40,7 +40,7 @@ def prepare(
       onnxlm prepare smol-int4 --remove
     """
     from ..bundle.bundle import open_bundle
-    from ..ort import prepared
+    from ..ort.prepared import weights as prepared
 
     if sum((remove, listed, verify, overwrite or beside)) > 1:
         raise click.UsageError("--remove, --list and --verify stand alone.")

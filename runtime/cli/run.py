@@ -157,8 +157,8 @@ def _load(
 
 
 def _chat(llm: "LLM", params: "SamplingParams", system: str | None, stats: bool) -> None:
-    from .chat import TerminalChat
-    from .conversation import Conversation
+    from .chat.command import TerminalChat
+    from .chat.conversation import Conversation
 
     TerminalChat(Conversation(llm, params, system), stats).run()
 
@@ -171,7 +171,7 @@ def _messages(prompt: str, system: str | None) -> list[dict[str, str]]:
 def _print_streamed(
     llm: "LLM", prompt: str, params: "SamplingParams", raw: bool, system: str | None, stats: bool, **_: Any
 ) -> None:
-    from .streaming import Pace, show
+    from .terminal.streaming import Pace, show
 
     deltas = (
         llm.stream(prompt, params)
@@ -192,7 +192,7 @@ def _print_complete(
     **_: Any,
 ) -> None:  # fmt: skip
     from ..outputs import completion_json
-    from .streaming import printable
+    from .terminal.streaming import printable
 
     try:
         answer = (

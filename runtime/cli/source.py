@@ -6,7 +6,7 @@ from pathlib import Path
 import click
 
 from ..errors import MissingDependencyError
-from .progress import progress
+from .terminal.progress import progress
 
 _HUB_PREFIX = "hf:"
 

@@ -59,7 +59,7 @@ class Onnxlm:
     def __init__(self, bundle: Path, prompts: Sequence[int] = PROMPTS, rows: int = ROWS) -> None:
         from runtime import LLM, EngineOptions
         from runtime.bundle.bundle import open_bundle
-        from runtime.ort import prepared
+        from runtime.ort.prepared import weights as prepared
 
         opened = open_bundle(bundle)
         self.bytes = prepared.packed_bytes(prepared.find(opened) or prepared.make(opened))

@@ -15,7 +15,7 @@ from quantizer.kv_cache.quantize import quantize_cache
 from runtime.bundle.bundle import open_bundle
 from runtime.errors import DeviceLostError, DeviceMemoryError
 from runtime.options import EngineOptions
-from runtime.ort.paged import PagedExecutor
+from runtime.ort.paged.runner import PagedExecutor
 
 
 @pytest.fixture(scope="module")

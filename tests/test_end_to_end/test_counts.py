@@ -11,7 +11,7 @@ import pytest
 from exporter.export import ExportOptions, export
 from runtime.bench.profile import BETWEEN, OUTSIDE, profile_steps
 from runtime.bundle.bundle import Bundle, open_bundle
-from runtime.ort import prepared
+from runtime.ort.prepared import weights as prepared
 
 WIDTH, INTERMEDIATE, HEADS, KV_HEADS, VOCAB = 2048, 8192, 32, 8, 512  # a layer of a 1.2B Llama, a small vocabulary
 GROUP = 32

@@ -12,7 +12,7 @@ import pytest
 from click.testing import CliRunner
 
 from runtime.cli.main import COMMANDS, main
-from runtime.cli.progress import PhaseLines
+from runtime.cli.terminal.progress import PhaseLines
 
 ONNXLM = [sys.executable, "-c", "from runtime.cli.main import main; main()"]
 

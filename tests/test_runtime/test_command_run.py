@@ -11,9 +11,9 @@ import pytest
 from click.testing import CliRunner
 
 import runtime
-from runtime.cli.conversation import Conversation
+from runtime.cli.chat.conversation import Conversation
 from runtime.cli.main import main
-from runtime.cli.streaming import Pace, show
+from runtime.cli.terminal.streaming import Pace, show
 
 PARAMS = runtime.SamplingParams(max_tokens=8, temperature=0.0, ignore_eos=True)
 

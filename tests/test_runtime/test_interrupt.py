@@ -12,7 +12,7 @@ import signal, sys, time
 from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 from runtime.bundle.bundle import new_bundle
-from runtime.cli.interrupt import stopping_promptly
+from runtime.cli.terminal.interrupt import stopping_promptly
 from runtime.cli.main import main
 
 signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -14,7 +14,7 @@ from runtime.bundle.bundle import open_bundle
 from runtime.errors import OptionError, UnsupportedError
 from runtime.options import EngineOptions
 from runtime.ort.executor import OnnxExecutor
-from runtime.ort.paged import PagedExecutor
+from runtime.ort.paged.runner import PagedExecutor
 
 
 @pytest.fixture(scope="module")

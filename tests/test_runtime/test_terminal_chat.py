@@ -10,9 +10,9 @@ from rich.console import Console
 
 import runtime
 from runtime.chat.formats.format import ToolCall
-from runtime.cli.chat_commands import COMMANDS, ChatState, react
-from runtime.cli.conversation import Conversation
-from runtime.cli.markdown import MarkdownStream, split_blocks
+from runtime.cli.chat.commands import COMMANDS, ChatState, react
+from runtime.cli.chat.conversation import Conversation
+from runtime.cli.chat.markdown import MarkdownStream, split_blocks
 from runtime.engine.generation import OutputDelta
 
 PARAMS = runtime.SamplingParams(max_tokens=8, temperature=0.0, ignore_eos=True)

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ..errors import OnnxlmError
-from ..options import SamplingParams
-from .chat_commands import COMMANDS, ChatState, react
+from ...errors import OnnxlmError
+from ...options import SamplingParams
+from ..terminal.streaming import Pace, show
+from .commands import COMMANDS, ChatState, react
 from .conversation import Conversation
-from .streaming import Pace, show
 
 if TYPE_CHECKING:
-    from ..engine.generation import OutputDelta
+    from ...engine.generation import OutputDelta
 
 _TRIAL = 6  # tokens: enough for a first figure, too few to wait for
 _QUOTES = '"""'

@@ -6,14 +6,14 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..errors import OptionError
-from ..outputs import answer_message, call_message
+from ...errors import OptionError
+from ...outputs import answer_message, call_message
 
 if TYPE_CHECKING:
-    from ..chat.formats.format import ToolCall
-    from ..engine.generation import OutputDelta
-    from ..llm import LLM
-    from ..options import SamplingParams
+    from ...chat.formats.format import ToolCall
+    from ...engine.generation import OutputDelta
+    from ...llm import LLM
+    from ...options import SamplingParams
 
 Message = dict[str, Any]
 _TEXTS = ("reasoning_content", "tool_call_id", "name")  # of messages, beside role and content

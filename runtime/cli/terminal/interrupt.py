@@ -14,7 +14,7 @@ from contextlib import contextmanager
 
 import click
 
-from ..bundle.bundle import remove_unfinished
+from ...bundle.bundle import remove_unfinished
 
 _GRACE = 1.0  # seconds
 _INTERRUPTED = 130  # what shells report for a program that Ctrl-C ended

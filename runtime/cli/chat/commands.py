@@ -6,9 +6,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from ..errors import OnnxlmError
+from ...errors import OnnxlmError
+from ..terminal.streaming import Pace
 from .conversation import Conversation
-from .streaming import Pace
 
 
 @dataclass

@@ -3,9 +3,9 @@
 import math
 from typing import Any
 
-from ..decoder.description import Attention
-from ..decoder.heads import head_layout
-from .step import Step
+from ...decoder.description import Attention
+from ...decoder.heads import head_layout
+from ..step import Step
 
 Heads = tuple[
     Any, Any, Any

@@ -7,15 +7,15 @@ from onnxscript.nn import Module
 
 from runtime.errors import UnsupportedError
 
-from ..decoder.description import Attention as Description
-from ..decoder.description import HeadNorm
-from ..decoder.heads import HeadLayout, head_layout, per_head, qkv_rows
-from ..targets.target import Target
+from ...decoder.description import Attention as Description
+from ...decoder.description import HeadNorm
+from ...decoder.heads import HeadLayout, head_layout, per_head, qkv_rows
+from ...targets.target import Target
+from ..linear import Linear
+from ..norm import Norm
+from ..parameter import Plan, parameter, scalar
+from ..step import Step
 from .grouped_query import Heads, attend
-from .linear import Linear
-from .norm import Norm
-from .parameter import Plan, parameter, scalar
-from .step import Step
 
 
 class Attention(Module):

@@ -4,10 +4,10 @@ from typing import Any
 
 from onnxscript.nn import Module
 
-from ..decoder import description
-from ..targets.target import Target
+from ...decoder import description
+from ...targets.target import Target
+from ..norm import Norm
 from .moe import MoE
-from .norm import Norm
 
 
 class Beside(Module):

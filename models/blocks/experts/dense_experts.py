@@ -4,10 +4,10 @@ from typing import Any
 
 from onnxscript.nn import Module
 
-from ..decoder import description
-from ..targets.target import Target
-from .mlp import ACTIVATIONS
-from .parameter import Plan, parameter
+from ...decoder import description
+from ...targets.target import Target
+from ..mlp import ACTIVATIONS
+from ..parameter import Plan, parameter
 
 
 class DenseExperts(Module):

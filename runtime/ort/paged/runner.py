@@ -9,19 +9,19 @@ from typing import Any
 
 import numpy as np
 
-from ..bundle.bundle import Bundle
-from ..bundle.manifest import Manifest
-from ..cache.block_tables import BlockTables
-from ..cache.cuda_blocks import BlockMemory
-from ..cache.host import Array, CacheTensor
-from ..errors import OptionError
-from .binding import FloatArray, IntArray
-from .graph import GraphSession, Interruptible
-from .memory import cache_tensors, closing_on_error, gpu_budget, open_device, zeros_of
-from .paged_step import PackedChunks, PagedDecode, PagedStep
-from .runner_protocol import MAX_SCORED
-from .session import ProviderName
-from .transfers import CudaTransfers, HostTransfers, Transfers
+from ...bundle.bundle import Bundle
+from ...bundle.manifest import Manifest
+from ...cache.block_tables import BlockTables
+from ...cache.cuda_blocks import BlockMemory
+from ...cache.host import Array, CacheTensor
+from ...errors import OptionError
+from ..binding import FloatArray, IntArray
+from ..graph import GraphSession, Interruptible
+from ..memory import cache_tensors, closing_on_error, gpu_budget, open_device, zeros_of
+from ..runner_protocol import MAX_SCORED
+from ..session import ProviderName
+from ..transfers import CudaTransfers, HostTransfers, Transfers
+from .step import PackedChunks, PagedDecode, PagedStep
 
 NewBlocks = Callable[[list[CacheTensor], int, int], BlockMemory]  # tensors, blocks, tokens of a block
 _SPARE = 1  # a block that no budget counts: a copy on write may need one before another is given back
@@ -95,7 +95,7 @@ class PagedExecutor:
         return min(most, budget // block_bytes)
 
     def _gpu_blocks(self, tensors: list[CacheTensor], blocks: int, block_tokens: int) -> BlockMemory:
-        from ..cache.cuda_blocks import CudaBlocks
+        from ...cache.cuda_blocks import CudaBlocks
 
         return CudaBlocks(tensors, blocks, block_tokens, self._device)
 

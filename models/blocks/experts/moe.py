@@ -5,12 +5,12 @@ from typing import Any
 import numpy as np
 from onnxscript.nn import Module
 
-from ..decoder import description
-from ..targets.target import Target
+from ...decoder import description
+from ...targets.target import Target
+from ..linear import Linear
+from ..mlp import MLP
+from ..parameter import DTYPES, Plan, parameter
 from .dense_experts import DenseExperts
-from .linear import Linear
-from .mlp import MLP
-from .parameter import DTYPES, Plan, parameter
 from .router import FLOAT32, Router
 
 

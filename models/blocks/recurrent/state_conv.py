@@ -4,8 +4,8 @@ from typing import Any
 
 from onnxscript.nn import Module
 
-from ..targets.target import Target
-from .parameter import DTYPES, parameter
+from ...targets.target import Target
+from ..parameter import DTYPES, parameter
 
 FLOAT32 = Target()  # states are float32, whatever the graph computes in
 

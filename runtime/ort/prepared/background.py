@@ -8,10 +8,10 @@ import threading
 import time
 from pathlib import Path
 
-from ..bundle.bundle import Bundle, open_bundle
-from ..errors import OnnxlmError
-from ..host.memory import available_memory
-from .prepared import find, folders_of, make, remove_outdated
+from ...bundle.bundle import Bundle, open_bundle
+from ...errors import OnnxlmError
+from ...host.memory import available_memory
+from .weights import find, folders_of, make, remove_outdated
 
 OFF = "ONNXLM_NO_PREPARE"  # set to anything: nothing is packed in the background
 WORTH_IT = 32 << 20  # bytes of weights; smaller bundles are packed in less time than it takes to look for them

@@ -6,11 +6,11 @@ import numpy as np
 import onnx_ir as ir
 from onnxscript.nn import Module
 
-from ..decoder.description import Router as Description
-from ..targets.target import Target
-from .linear import Linear
-from .norm import Norm
-from .parameter import Plan, parameter
+from ...decoder.description import Router as Description
+from ...targets.target import Target
+from ..linear import Linear
+from ..norm import Norm
+from ..parameter import Plan, parameter
 
 FLOAT32 = Target()  # routing is decided in float32, whatever the graph computes in
 NEVER = -1e30  # a logit whose softmax is 0

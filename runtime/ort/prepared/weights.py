@@ -22,15 +22,15 @@ from pathlib import Path
 
 import numpy as np
 
-from ..bundle.bundle import Bundle, new_bundle, sha256_of
-from ..bundle.json_codec import StrictJsonError, decode, loads
-from ..bundle.manifest import FileEntry
-from ..bundle.onnx_outline import read_outline
-from ..errors import BundleError, ExecutionError, IntegrityError, OptionError
-from ..host.cache_folder import cache_folder
-from ..host.machine import processor_flags, processor_name
+from ...bundle.bundle import Bundle, new_bundle, sha256_of
+from ...bundle.json_codec import StrictJsonError, decode, loads
+from ...bundle.manifest import FileEntry
+from ...bundle.onnx_outline import read_outline
+from ...errors import BundleError, ExecutionError, IntegrityError, OptionError
+from ...host.cache_folder import cache_folder
+from ...host.machine import processor_flags, processor_name
+from ..session import onnxruntime, open_session
 from .mapped_pages import release
-from .session import onnxruntime, open_session
 
 FOLDER = "prepared"
 _GRAPH, _WEIGHTS, _ABOUT = "prefill.onnx", "weights.data", "prepared.json"
@@ -278,7 +278,7 @@ def _require_space(bundle: Bundle, target: Path) -> None:
 
 def _require_same_logits(bundle: Bundle, graph: Path) -> None:
     """Run a prompt and a step on both graphs; ExecutionError unless every bit is the same."""
-    from .executor import OnnxExecutor
+    from ..executor import OnnxExecutor
 
     found = []
     for path in (None, graph):

@@ -4,11 +4,11 @@ from typing import Any
 
 from onnxscript.nn import Module
 
-from ..decoder import description
-from ..targets.target import Target
-from .linear import Linear
+from ...decoder import description
+from ...targets.target import Target
+from ..linear import Linear
+from ..step import Step
 from .state_conv import StateConv, from_float32
-from .step import Step
 
 
 class ShortConv(Module):

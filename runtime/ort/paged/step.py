@@ -6,12 +6,12 @@ from typing import Any
 
 import numpy as np
 
-from ..bundle.tensor_specs import cache_pairs
-from ..cache.block_tables import Table
-from ..cache.cuda_blocks import BlockMemory
-from .graph import GraphSession
-from .session import translated
-from .transfers import FloatArray, IntArray, Transfers, element_type
+from ...bundle.tensor_specs import cache_pairs
+from ...cache.block_tables import Table
+from ...cache.cuda_blocks import BlockMemory
+from ..graph import GraphSession
+from ..session import translated
+from ..transfers import FloatArray, IntArray, Transfers, element_type
 
 
 @dataclass(frozen=True)

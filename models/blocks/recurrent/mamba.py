@@ -5,14 +5,14 @@ from typing import Any
 
 from onnxscript.nn import Module
 
-from ..decoder import description
-from ..targets.target import Target
-from .linear import Linear
-from .mlp import ACTIVATIONS
-from .norm import Norm
-from .parameter import parameter
+from ...decoder import description
+from ...targets.target import Target
+from ..linear import Linear
+from ..mlp import ACTIVATIONS
+from ..norm import Norm
+from ..parameter import parameter
+from ..step import Step
 from .state_conv import FLOAT32, StateConv, from_float32, to_float32
-from .step import Step
 
 
 class Mamba(Module):

@@ -8,13 +8,13 @@ from typing import Any
 
 from onnxscript.nn import Module
 
-from ..decoder.description import Attention as Description
-from ..targets.target import Target
+from ...decoder.description import Attention as Description
+from ...targets.target import Target
+from ..linear import Linear
+from ..norm import Norm
+from ..parameter import Plan, parameter
+from ..step import Step
 from .grouped_query import attend
-from .linear import Linear
-from .norm import Norm
-from .parameter import Plan, parameter
-from .step import Step
 
 
 class LatentAttention(Module):

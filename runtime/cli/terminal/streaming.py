@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, TextIO
 
 if TYPE_CHECKING:
-    from ..engine.generation import OutputDelta
+    from ...engine.generation import OutputDelta
 
 _Writer = Callable[[str], object]
 
@@ -63,7 +63,7 @@ def show(deltas: Iterator["OutputDelta"], pace: Pace, *, rendered: bool = False)
 def _screen(rendered: bool) -> Iterator[tuple[_Writer, _Writer]]:
     """Functions that show text, and thoughts, at once."""
     if rendered and sys.stdout.isatty():
-        from .markdown import MarkdownStream
+        from ..chat.markdown import MarkdownStream
 
         with MarkdownStream() as stream:
             yield stream.push, stream.think

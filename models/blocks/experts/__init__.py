@@ -1,0 +1,1 @@
+"""Mixtures of experts: routers, packed and dense experts."""

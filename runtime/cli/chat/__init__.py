@@ -1,0 +1,1 @@
+"""`onnxlm chat`: the command, what can be typed, the history, markdown."""

@@ -1,0 +1,1 @@
+"""How commands speak: progress, text as it comes, Ctrl-C."""

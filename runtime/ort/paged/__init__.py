@@ -1,0 +1,1 @@
+"""Steps of paged.onnx: keys and values in blocks."""

@@ -1,0 +1,1 @@
+"""Weights packed once for this processor, and mapped by every process."""
