@@ -16,9 +16,9 @@ from runtime.bundle.onnx_outline import read_outline
 from runtime.cli.main import main
 from runtime.errors import BundleError, IntegrityError, OptionError
 from runtime.ort.executor import OnnxExecutor
+from runtime.ort.prepared import weights as prepared
 from runtime.ort.prepared.background import OFF, prepare_later
 from runtime.ort.prepared.mapped_pages import release
-from runtime.ort.prepared import weights as prepared
 
 
 @pytest.fixture
