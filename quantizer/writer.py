@@ -98,6 +98,7 @@ class _Writing:
 
     def _store(self, site: QuantizableWeight, made: Codes) -> tuple[StoredMatrix, QuantizedTensor]:
         if site.role == "experts":
-            return store_stack(self._writer, site, list(made.matrices), made.kind, made.error)
+            makers = [partial(made.matrices.__getitem__, number) for number in range(site.count)]
+            return store_stack(self._writer, site, makers, lambda: made.kind, made.error)
         (matrix,) = made.matrices
         return store_codes(self._writer, site.weight, matrix, made.index, made.kind, made.error, made.outliers)

@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 _GRAPHS = 2 << 20
 _STARTED = 10 << 20  # what threads and readers take that were not there before
 _GRAPHS_EACH = 100 << 10  # for each weight, in memory, with what of it is in both graphs
-_PACKING = 50 << 20  # of each thread: floats of a few blocks, and what is tried on them
+_PACKING = 40 << 20  # of each thread: floats of a few blocks, and what is tried on them
+_BLOCKS = 4 << 20  # of each thread where a matrix is never in memory whole
 _SESSION = 12 << 20
 _SCALE = 4  # of a group, as float32
 
@@ -92,7 +93,11 @@ def size_text(size: int) -> str:
 
 
 def _working_bytes(weight: "Weight", storage: "Storage") -> int:
-    """A matrix with codes takes one byte a weight, and is packed once more below 8 bits; others as `read` says."""
+    """A matrix with codes takes one byte a weight, and is packed once more below 8 bits; if it is written while it is
+    read, its scales alone; others as `read` says.
+    """
+    from .pack import streams
+
     site, config = storage.sites.get(weight.name), storage.config(weight)
     if site is None or config is None or storage.nbytes(weight) >= weight.nbytes:
         return working_bytes(weight)
@@ -103,4 +108,6 @@ def _working_bytes(weight: "Weight", storage: "Storage") -> int:
     if storage.is_kept(weight):
         copies = 2 if len(weight.sources) > 1 or site.role == "experts" else 1
         return copies * values + packed + scales
+    if site.role != "experts" and streams(weight, site):
+        return scales + _BLOCKS * (threads() + 1)
     return values + packed + scales + _PACKING * threads()

@@ -7,7 +7,7 @@
 4. What would change codes, or mix inputs of different groups, is a reason not to.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -75,19 +75,20 @@ def _codes(weight: "Weight") -> "list[PackedTensor] | str":
     return parts
 
 
-def repacked_stack(weight: "Weight", site: "QuantizableWeight", scheme: Scheme) -> Iterator[QuantizedMatrix]:
-    """The stored codes of each matrix of a stack.
+def repacked_in_stack(
+    name: str, number: int, part: "Weight", site: "QuantizableWeight", scheme: Scheme
+) -> QuantizedMatrix:
+    """The stored codes of one matrix of the stack called `name`.
 
     Raises:
-        CheckpointError: one that is stored otherwise than the first.
+        CheckpointError: it is stored otherwise than the first.
     """
-    for number, part in enumerate(slices(weight)):
-        matrix = repacked_matrix(part, site, scheme)
-        if isinstance(matrix, str):
-            raise CheckpointError(
-                f"{weight.name}: matrix {number} cannot be kept as the first one is: {matrix}. Pass --requantize."
-            )
-        yield matrix
+    matrix = repacked_matrix(part, site, scheme)
+    if isinstance(matrix, str):
+        raise CheckpointError(
+            f"{name}: matrix {number} cannot be kept as the first one is: {matrix}. Pass --requantize."
+        )
+    return matrix
 
 
 def common_scheme(schemes: "Sequence[Scheme | str]") -> Scheme | str:
@@ -102,12 +103,12 @@ def common_scheme(schemes: "Sequence[Scheme | str]") -> Scheme | str:
     )
 
 
-def scale_kind(matrices: "Iterable[QuantizedMatrix]", activations: npt.DTypeLike) -> npt.DTypeLike:
-    """The type that their scales are stored in: half precision where that is exact, or the activations'."""
+def scale_kind(matrix: QuantizedMatrix, activations: npt.DTypeLike) -> npt.DTypeLike:
+    """The type that its scales are stored in: half precision where that is exact, or the activations'."""
     if np.dtype(activations) != np.float32:
         return activations
     with np.errstate(over="ignore"):
-        exact = all(np.array_equal(one.scales.astype(np.float16).astype(np.float32), one.scales) for one in matrices)
+        exact = np.array_equal(matrix.scales.astype(np.float16).astype(np.float32), matrix.scales)
     return np.float16 if exact else np.float32
 
 

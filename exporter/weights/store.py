@@ -132,14 +132,14 @@ class Storage:
             scheme = self.kept_as(weight)
             if isinstance(scheme, str):
                 return scheme
-            from .expert_stacks import store_kept_stack
+            from .kept_stack import store_kept_stack
 
             self._add(weight, store_kept_stack(writer, weight, site, scheme))
             return ""
         matrix = repacked_matrix(weight, site)
         if isinstance(matrix, str):
             return matrix
-        kind = scale_kind([matrix], weight.dtype.numpy())
+        kind = scale_kind(matrix, weight.dtype.numpy())
         self._store(writer, weight, with_scales_as(matrix, kind), kind, 0.0)
         return ""
 
@@ -155,18 +155,12 @@ class Storage:
             return False
         from quantizer.allocation.candidates import config_for
 
-        from .pack import read_packed
+        from .pack import store_packed
 
         config = config_for(site, self.recipe)
-        if site.role == "experts":
-            from .expert_stacks import store_packed_stack
-
-            self._add(weight, store_packed_stack(writer, weight, site, config, self.recipe.method))
-            return True
-        if packed_bytes(site.rows, site.inputs, config, 4) >= weight.nbytes:
+        if site.role != "experts" and packed_bytes(site.rows, site.inputs, config, 4) >= weight.nbytes:
             return False
-        matrix, kind, error = read_packed(weight, site, config, self.recipe.method)
-        self._store(writer, weight, matrix, kind, error)
+        self._add(weight, store_packed(writer, weight, site, config, self.recipe.method))
         return True
 
     def _store(self, writer: "WeightsWriter", weight: "Weight", matrix: Any, kind: Any, error: float) -> None:

@@ -5,15 +5,15 @@ HQQ and llama.cpp's `make_qkx2_quants` do in their own ways. Scales are rounded 
 Arrays are `[inputs of the group, N]`: columns of the weight matrix are contiguous.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
 from ..scratch import scratch
 from ..storage.matrix import Floats, QuantizedMatrix
-from ..storage.scales import Stored, round_scales, rows_of
+from ..storage.scales import Steps, Stored, round_scales, rows_of
 from ..storage.scheme import Scheme
-from .grid import Grid
+from .grid import Grid, Group
 from .hessian import InputStatistics
 
 _SHRINK_4 = tuple(1.02 - 0.07 * p for p in range(7))
@@ -49,11 +49,32 @@ def search_matrix(weight: Floats, importance: Floats, scheme: Scheme, stored: St
     """Round `weight` `[N, K]` to the grids that lose least; `importance` `[K]`. No error is propagated."""
     grid = Grid(scheme, len(weight), weight.shape[1], stored)
     columns = grid.columns(weight)
-    for group, part in grid.groups():
-        scale, zero = search_group(columns[part], importance[part], scheme, grid.stored)
-        grid.set_group(group, scale, zero)
-        grid.codes[part] = round_to_grid(columns[part], scale, zero, scheme.levels)
+    for groups in _side_by_side(grid, importance):
+        _search_groups(grid, groups, columns, importance)
     return grid.matrix()
+
+
+def _side_by_side(grid: Grid, importance: Floats) -> Iterator[list[Group]]:
+    """Groups to search as one: of a matrix of few rows, one group is too short for its steps to be worth beginning."""
+    size, rows = grid.scheme.group_size, grid.codes.shape[1]
+    groups, most = list(grid.groups()), max(1, _TILE // (size * rows))
+    alike = len(importance) % size == 0 and bool((importance.reshape(-1, size) == importance[:size]).all())
+    step = most if alike else 1
+    return (groups[first : first + step] for first in range(0, len(groups), step))
+
+
+def _search_groups(grid: Grid, groups: list[Group], columns: Floats, importance: Floats) -> None:
+    """Groups that follow each other, whose inputs are alike in importance."""
+    count, rows = len(groups), columns.shape[1]
+    inputs = slice(groups[0][1].start, groups[-1][1].stop)
+    wide = columns[inputs].reshape(count, -1, rows).swapaxes(0, 1).reshape(-1, count * rows)
+    steps = grid.stored
+    stored = Steps(np.tile(steps.values, count), steps.signed) if isinstance(steps, Steps) else steps
+    scale, zero = search_group(wide, importance[groups[0][1]], grid.scheme, stored)
+    codes = round_to_grid(wide, scale, zero, grid.scheme.levels)
+    grid.codes[inputs] = codes.reshape(-1, count, rows).swapaxes(0, 1).reshape(-1, rows)
+    for (group, _), one_scale, one_zero in zip(groups, scale.reshape(count, -1), zero.reshape(count, -1), strict=True):
+        grid.set_group(group, one_scale, one_zero)
 
 
 def round_to_grid(weights: Floats, scale: Floats, zero: Floats, levels: int) -> Floats:

@@ -70,7 +70,7 @@ def encode(grouped: Floats, scale: Floats, zero: Codes, scheme: Scheme) -> Float
 
 
 def _grid(grouped: Floats, scheme: Scheme, stored: Stored) -> tuple[Floats, Codes]:
-    low, high = _by_halves(np.minimum, grouped), _by_halves(np.maximum, grouped)
+    low, high = _extremes(grouped)
     if scheme.symmetric:
         largest: Floats = np.where(-low > high, low, high)
         scale = _stored(largest / np.float32(-scheme.middle), stored)
@@ -81,12 +81,14 @@ def _grid(grouped: Floats, scheme: Scheme, stored: Stored) -> tuple[Floats, Code
     return scale, np.clip(zero, 0, scheme.levels).astype(np.uint8)
 
 
-def _by_halves(extreme: np.ufunc, grouped: Floats) -> Floats:
-    """The extreme of each group `[N, groups]`; thrice as fast as a reduction over so short an axis."""
-    while (size := grouped.shape[2]) > 1:
-        grouped = extreme(grouped[..., : size // 2], grouped[..., size // 2 :])
-    extremes: Floats = grouped[..., 0]
-    return extremes
+def _extremes(grouped: Floats) -> tuple[Floats, Floats]:
+    """Least and largest of each group `[N, groups]`, found in a copy with the weights of a group below each other:
+    thrice as fast as reductions over so short an axis.
+    """
+    rows, groups, size = grouped.shape
+    columns = scratch("rtn columns", (size, rows * groups + 16))[:, :-16]  # no power of two apart: see `Grid`
+    np.copyto(columns, grouped.reshape(-1, size).T)
+    return columns.min(axis=0).reshape(rows, groups), columns.max(axis=0).reshape(rows, groups)
 
 
 def _stored(scale: Floats, stored: Stored) -> Floats:

@@ -5,26 +5,23 @@
               the sum over the experts
 """
 
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import replace
+from collections.abc import Callable, Iterable
 from functools import partial
 from itertools import chain
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import onnx_ir as ir
 
 from runtime.bundle.manifest import QuantizedTensor
 
 from ..parallel import parallel_map
 from ..storage.matrix import NO_RESIDUALS, Floats, QuantizedMatrix, join
-from ..storage.packing import PackedMatrix, pack
+from ..storage.packing import PackedMatrix
+from ..storage.pieces import Place, packed_piece, store_pieces
 from ..storage.scheme import GROUP_SIZES, QuantConfig, Scheme
 from ..storage.stored import StoredMatrix
 from ..storage.storing import store_codes
-from ..storage.unpacking import require_round_trip
-from ..storage.weights_file import WEIGHTS_NAME, WeightsWriter
+from ..storage.weights_file import WeightsWriter
 from .quantizable import QuantizableWeight
 
 _LARGEST_GROUP = 128  # that QMoE was tried with
@@ -43,8 +40,7 @@ def quantize_stack(
 
     def one(expert: int, weight: Floats) -> tuple[QuantizedMatrix, float, float]:
         matrix = quantized(expert, weight)
-        difference = weight - matrix.dequantize()
-        return matrix, float(np.vdot(difference, difference)), float(np.vdot(weight, weight))
+        return matrix, matrix.squares_lost(weight), float(np.vdot(weight, weight))
 
     done = [*parallel_map(partial(one, expert, weight) for expert, weight in enumerate(weights))]
     lost, whole = (sum(figures) for figures in zip(*(entry[1:] for entry in done), strict=True))
@@ -52,41 +48,39 @@ def quantize_stack(
 
 
 def store_stack(
-    writer: WeightsWriter, site: QuantizableWeight, stack: Iterable[QuantizedMatrix], kind: npt.DTypeLike, error: float
+    writer: WeightsWriter,
+    site: QuantizableWeight,
+    stack: Iterable[Callable[[], QuantizedMatrix]],
+    kind: Callable[[], npt.DTypeLike],
+    error: float,
+    at_once: int | None = None,
 ) -> tuple[StoredMatrix, QuantizedTensor]:
-    """Pack, check and write a stack; of an iterator, one matrix is in memory at a time, but for case 2's `down`."""
+    """Make, pack, check and write a stack; `at_once` matrices are in memory at a time, but all of case 2's `down`.
+
+    Args:
+        writer: of weights.bin.
+        site: the stack.
+        stack: makes each matrix.
+        kind: the type of the scales, asked when a matrix is made.
+        error: ‖W − Ŵ‖ / ‖W‖.
+        at_once: by default as many as there are threads.
+    """
     if site.joined == "inputs":
-        return store_codes(writer, site.weight, join([*stack], axis=1), NO_RESIDUALS, kind, error)
-    matrices = iter(stack)
-    first = next(matrices)
-    packed: list[PackedMatrix] = []  # of all matrices, less their codes
+        whole = join([*parallel_map(stack, at_once)], axis=1)
+        return store_codes(writer, site.weight, whole, NO_RESIDUALS, kind(), error)
+    stack = iter(stack)
+    first = next(stack)()
 
-    def codes() -> Iterator[npt.NDArray[Any]]:
-        for matrix in chain([first], matrices):
-            made = pack(matrix, kind)
-            require_round_trip(site.weight, made, matrix)
-            packed.append(replace(made, codes=made.codes[:0]))
-            yield made.codes
+    def packed(make: Callable[[], QuantizedMatrix]) -> PackedMatrix:
+        matrix = make()
+        return packed_piece(site.weight, matrix, kind())
 
-    scheme = first.scheme
-    groups, blob = scheme.groups(site.inputs), scheme.group_size * scheme.bits // 8
-    apart = site.joined == "stack"
-    shape = (site.count, site.rows, groups * blob) if apart else (site.count * site.rows, groups, blob)
-    placed = [writer.add_pieces(f"{site.name}.codes", codes(), ir.DataType.UINT8, shape)]
-    parts: dict[str, list[Any]] = {
-        "scales": [one.scales for one in packed],
-        "zero_points": [one.zero_points for one in packed],
-    }
-    for part, arrays in parts.items():
-        if arrays[0] is not None:
-            joined = np.concatenate(arrays)
-            placed.append(
-                writer.add(f"{site.name}.{part}", joined.reshape(site.count, site.rows, -1) if apart else joined)
-            )
-    tensors = [one.tensor(WEIGHTS_NAME, writer.folder) for one in placed]
-    rows = site.rows if apart else site.count * site.rows
-    stored = StoredMatrix(scheme, rows, site.inputs, tensors[0], tensors[1], tensors[2] if tensors[2:] else None)
-    return stored, QuantizedTensor(
-        name=site.weight, bits=scheme.bits, group_size=scheme.group_size, symmetric=scheme.symmetric, outliers=0,
-        bytes=sum(one.length for one in placed), relative_error=error,
-    )  # fmt: skip
+    pieces = parallel_map((partial(packed, make) for make in chain([lambda: first], stack)), at_once)
+    return store_pieces(writer, _place_of(site, first.scheme), pieces, error)
+
+
+def _place_of(site: QuantizableWeight, scheme: Scheme) -> Place:
+    """Of a stack that is stored row by row."""
+    if site.joined == "stack":
+        return Place(site.weight, scheme, site.rows, site.inputs, site.count)
+    return Place(site.weight, scheme, site.count * site.rows, site.inputs)

@@ -12,6 +12,7 @@ from .scheme import Scheme
 Codes = npt.NDArray[np.uint8]
 Floats = npt.NDArray[np.float32]
 _VALUES = 1 << 20  # that are decoded at a time
+_TILE = 1 << 16  # the same, where they need not be kept: they stay in the cache
 Index = npt.NDArray[np.int64]
 NO_RESIDUALS: Index = np.zeros(0, np.int64)
 
@@ -48,12 +49,34 @@ class QuantizedMatrix:
 
     def dequantize(self) -> Floats:
         """The weights that these codes stand for, `[N, K]`."""
-        inputs = self.codes.shape[1]
-        size = self.scheme.group_size
-        zero = np.float32(self.scheme.middle)
-        shifted = self.codes - (zero if self.zero_points is None else _spread(self.zero_points, size, inputs))
-        result: Floats = (shifted * _spread(self.scales, size, inputs)).astype(np.float32, copy=False)
-        return result
+        rows, inputs = self.codes.shape
+        whole = inputs // self.scheme.group_size * self.scheme.group_size
+        values = np.empty((rows, inputs), np.float32)
+        self._decode(values, slice(0, whole), self.scheme.group_size)
+        self._decode(values, slice(whole, inputs), inputs - whole)
+        return values
+
+    def squares_lost(self, weight: Floats) -> float:
+        """‖W − Ŵ‖², some rows at a time."""
+        lost, step = 0.0, max(1, _TILE // weight.shape[1])
+        for start in range(0, len(weight), step):
+            part = slice(start, start + step)
+            values = self.rows(part).dequantize()
+            np.subtract(weight[part], values, out=values)
+            lost += float(np.vdot(values, values))
+        return lost
+
+    def _decode(self, values: Floats, part: slice, size: int) -> None:
+        """Inputs `part`, in groups of `size`."""
+        if part.start == part.stop:
+            return
+        groups = slice(part.start // self.scheme.group_size, -(-part.stop // self.scheme.group_size))
+        shape = (len(values), groups.stop - groups.start, size)
+        middle = np.float32(self.scheme.middle)
+        zero = middle if self.zero_points is None else self.zero_points[:, groups, None].astype(np.float32)
+        grouped = np.subtract(self.codes[:, part].reshape(shape), zero, dtype=np.float32)
+        np.multiply(grouped, self.scales[:, groups, None], out=grouped)
+        values[:, part] = grouped.reshape(len(values), -1)
 
 
 def join(matrices: Sequence[QuantizedMatrix], axis: int = 0) -> QuantizedMatrix:
@@ -82,8 +105,3 @@ def effective(matrix: QuantizedMatrix, index: Index) -> Floats:
         weights[part] = values[:, :inputs]
         np.add.at(weights[part].T, index, values[:, inputs:].T)
     return weights
-
-
-def _spread(per_group: npt.NDArray[np.generic], size: int, inputs: int) -> Floats:
-    """`[N, groups]` → `[N, inputs]`, each value repeated over the inputs of its group."""
-    return np.repeat(per_group.astype(np.float32), size, axis=1)[:, :inputs]

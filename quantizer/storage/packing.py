@@ -80,8 +80,9 @@ def _pack_bits(codes: Codes, bits: int) -> Codes:
     """`[N, M]` codes → `[N, M * bits / 8]` bytes; the first code of a byte is in its low bits."""
     if bits == 8:
         return np.ascontiguousarray(codes)
-    low, high = codes[:, 0::2], codes[:, 1::2]
-    return low | (high << np.uint8(4))
+    pairs = np.ascontiguousarray(codes).view("<u2")  # the second code is in the high byte
+    packed: Codes = (pairs | (pairs >> np.uint16(4))).astype(np.uint8)
+    return packed
 
 
 def _transposed(array: npt.NDArray[np.integer]) -> npt.NDArray[np.integer]:

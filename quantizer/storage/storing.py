@@ -1,5 +1,7 @@
 """From a quantized matrix to checked bytes in weights.bin."""
 
+from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -11,13 +13,12 @@ from runtime.bundle.manifest import QuantizedTensor
 
 from ..parallel import parallel_map
 from .matrix import Floats, Index, QuantizedMatrix, effective
-from .packing import pack
+from .pieces import Place, packed_piece, store_pieces
 from .scheme import Scheme
 from .stored import OutlierWeights, StoredMatrix, StoredOutliers
-from .unpacking import require_round_trip
 from .weights_file import ALIGNMENT, WEIGHTS_NAME, Placed, WeightsWriter
 
-_CHUNK = 1 << 20
+_CHUNK = 1 << 19  # weights: packed and checked while they are in the cache
 _HALF_RANGE = (2.0**-12, 2.0**15)  # below, even the largest groups would lose precision
 
 
@@ -60,22 +61,17 @@ def store_codes(
     Raises:
         QuantizationError: the packed bytes do not decode to the matrix.
     """
-    packed = pack(matrix, stored)
-    require_round_trip(name, packed, matrix)
-    module = name.removesuffix(".weight")
-    codes = _write(writer, f"{module}.codes", packed.codes)
-    scales = _write(writer, f"{module}.scales", packed.scales)
-    zeros = None if packed.zero_points is None else _write(writer, f"{module}.zero_points", packed.zero_points)
-    steps = None if packed.steps is None else _write(writer, f"{module}.scale_steps", packed.steps)
+    place = Place(name, matrix.scheme, *matrix.codes.shape)
+    tasks = (partial(packed_piece, name, matrix.rows(part), stored) for part in _slices(*matrix.codes.shape))
+    made, entry = store_pieces(writer, place, parallel_map(tasks), error)
+    module, inputs = name.removesuffix(".weight"), place.inputs - len(index)
     repeated = _write(writer, f"{module}.outliers", index) if len(index) else None
-    scheme, rows, inputs = matrix.scheme, len(matrix.codes), matrix.codes.shape[1] - len(index)
-    entry = QuantizedTensor(
-        name=name, bits=scheme.bits, group_size=scheme.group_size, symmetric=scheme.symmetric,
-        outliers=_residuals(index, inputs, scheme.group_size), bytes=packed.nbytes, relative_error=error,
-        float_inputs=0 if outliers is None else len(outliers.index),
-    )  # fmt: skip
     beside = None if outliers is None else _store_outliers(writer, module, outliers, inputs)
-    return StoredMatrix(scheme, rows, inputs, codes, scales, zeros, repeated, index, steps, beside), entry
+    residuals = _residuals(index, inputs, matrix.scheme.group_size)
+    return (
+        replace(made, inputs=inputs, residuals=repeated, index=index, beside=beside),
+        replace(entry, outliers=residuals, float_inputs=0 if outliers is None else len(outliers.index)),
+    )
 
 
 def outlier_bytes(rows: int, inputs: int, outliers: int) -> int:
@@ -103,12 +99,15 @@ def relative_error(weight: Floats, matrix: QuantizedMatrix, index: Index) -> flo
         difference = weight[part] - effective(matrix.rows(part), index)
         return float(np.vdot(difference, difference)), float(np.vdot(weight[part], weight[part]))
 
-    step = max(1, _CHUNK // weight.shape[1])
-    parts = (slice(start, start + step) for start in range(0, len(weight), step))
     lost = whole = 0.0
-    for part_lost, part_whole in parallel_map(partial(squares, part) for part in parts):
+    for part_lost, part_whole in parallel_map(partial(squares, part) for part in _slices(*weight.shape)):
         lost, whole = lost + part_lost, whole + part_whole
     return float(np.sqrt(lost / whole)) if whole else 0.0
+
+
+def _slices(rows: int, inputs: int) -> Iterator[slice]:
+    step = max(1, _CHUNK // inputs)
+    return (slice(start, min(start + step, rows)) for start in range(0, rows, step))
 
 
 def _residuals(index: Index, inputs: int, group_size: int) -> int:

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -93,12 +93,16 @@ class WeightsWriter:
     def add_pieces(
         self, name: str, pieces: Iterable[npt.NDArray[Any]], dtype: ir.DataType, shape: tuple[int, ...]
     ) -> Placed:
-        """Write the pieces of one tensor, which is never in memory whole."""
+        """Write the pieces of one tensor, which is never in memory whole; where one cannot be made, none is left."""
         assert name not in self.placed
         length = math.prod(shape) * int(dtype.itemsize)
         offset = self._align(length)
-        for piece in pieces:
-            self._write(np.ascontiguousarray(piece).reshape(-1).view(np.uint8).data)
+        try:
+            for piece in pieces:
+                self._write(np.ascontiguousarray(piece).reshape(-1).view(np.uint8).data)
+        except BaseException:
+            self._take_back(offset)
+            raise
         assert self._file.tell() == offset + length
         with self._translated():
             self._file.flush()
@@ -110,6 +114,11 @@ class WeightsWriter:
         missing = -self._file.tell() % _alignment(length)
         self._write(bytes(missing))
         return self._file.tell()
+
+    def _take_back(self, end: int) -> None:
+        with suppress(OSError):  # whoever asked for the pieces is told what went wrong with them
+            self._file.seek(end)
+            self._file.truncate()
 
     def _write(self, data: Any) -> None:
         with self._translated():

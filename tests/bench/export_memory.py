@@ -2,6 +2,7 @@
 
 python tests/bench/export_memory.py                                       # 1.5 billion parameters to int4
 python tests/bench/export_memory.py --layers 28 --hidden 3072 --method rtn    # 3.6 billion, by plain rounding
+python tests/bench/export_memory.py --layers 32 --hidden 4096 --inner 14336 --method rtn         # 8.6 billion
 python tests/bench/export_memory.py --quantize float --layers 2           # in floating point
 python tests/bench/export_memory.py --source ./a-model --output ./bundle
 """
@@ -51,8 +52,8 @@ def sparse_checkpoint(folder: Path, layers: int, hidden: int, inner: int, vocab:
 
 
 def measure(source: Path, output: Path, options: ExportOptions) -> dict[str, float]:
-    """Seconds, peak memory, what it was before, and the size of the result."""
-    before, started = peak_memory(), time.monotonic()
+    """Seconds, peak memory, what it was before, bytes read of files, and the size of the result."""
+    before, started, read = peak_memory(), time.monotonic(), bytes_read()
     report = export(source, output, options)
     return {
         "parameters": report.manifest.architecture.parameters,
@@ -60,8 +61,16 @@ def measure(source: Path, output: Path, options: ExportOptions) -> dict[str, flo
         "rss_before_bytes": before,
         "peak_rss_bytes": peak_memory(),
         "estimated_bytes": report.estimate.memory,
+        "checkpoint_bytes": sum(file.stat().st_size for file in source.glob("*.safetensors")),
+        "read_bytes": bytes_read() - read,
+        "cores": round(time.process_time() / (time.monotonic() - started), 2),
         "weights_bytes": report.manifest.files["weights.bin"].size,
     }
+
+
+def bytes_read() -> int:
+    """By this process, from files and the system's cache of them."""
+    return int(Path("/proc/self/io").read_text().split()[1])
 
 
 def main() -> None:

@@ -2,6 +2,7 @@
 
 import json
 import runpy
+import shutil
 import signal
 import subprocess
 import sys
@@ -11,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from safetensors.numpy import load_file, save_file
 
 from exporter import ExportOptions, export
 from exporter.checkpoint import open_checkpoint, row_blocks
@@ -96,6 +98,27 @@ def test_a_large_table_is_never_in_memory_as_floats(sparse, tmp_path, quantize, 
     assert child.returncode == 0, errors
     found = json.loads(output)
     assert found["peak_rss_bytes"] - found["rss_before_bytes"] < allowed
+
+
+def test_weights_are_read_once_and_hashed_once(sparse, tmp_path):
+    """What is written is hashed, too."""
+    child = start(sparse("deep"), tmp_path / "bundle", "--quantize", "int4", "--method", "rtn")
+    found = json.loads(child.communicate()[0])
+    assert found["read_bytes"] < 2 * found["checkpoint_bytes"] + found["weights_bytes"] + 60e6  # libraries
+
+
+def test_first_rows_may_ask_for_other_scales_than_the_last(tiny_checkpoint, make_bundle, tmp_path, monkeypatch):
+    """Half precision holds no scales of tiny weights: those of the first block alone would have other codes."""
+    monkeypatch.setattr("exporter.weights.pack.BLOCK_VALUES", 512)
+    source = shutil.copytree(tiny_checkpoint, tmp_path / "checkpoint")
+    tensors = load_file(source / "model.safetensors")
+    for name in ("model.layers.0.mlp.down_proj.weight", "model.embed_tokens.weight"):
+        tensors[name][: len(tensors[name]) // 2] *= 1e-4
+    tensors["model.layers.1.mlp.down_proj.weight"] *= 1e-4
+    save_file(tensors, source / "model.safetensors", metadata={"format": "pt"})
+    ours = export(source, tmp_path / "ours", ExportOptions(quantize="int4", verify="none")).manifest
+    theirs = quantize(make_bundle(source), tmp_path / "theirs", PRESETS["fast"]).manifest
+    assert ours.files["weights.bin"] == theirs.files["weights.bin"]
 
 
 def test_an_interrupt_leaves_nothing(sparse, tmp_path):
