@@ -38,7 +38,7 @@ def open_gguf(path: Path) -> Checkpoint:
     keys = Keys(file, read_architecture(file))
     family = find_family(keys)
     config = {"model_type": family.model_type, **family.config(keys)}  # a config may know the type better
-    ids = special_ids(file.metadata)
+    ids = special_ids(file.metadata, str(path))
     tensors = _tensors(file, family, keys, _name_table(keys.architecture, family, config, path))
     told = require_all_read(keys)
     sampling = sampling_settings(file.metadata, path)
