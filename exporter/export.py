@@ -88,16 +88,52 @@ def export(
         VerificationError: the graphs do not compute what the checkpoint computes.
         BundleError: the output exists.
     """
-    options, progress, started = options or ExportOptions(), progress or _silent, time.monotonic()
+    options, progress = options or ExportOptions(), progress or _silent
     if is_bundle(source):
-        made = (with_adapter_inputs if options.lora_inputs else retarget)(source, output, options)
-        size = sum(entry.size for entry in made.files.values())
-        return ExportReport(Path(output), made, time.monotonic() - started, 0.0, Estimate(size, 0))
+        return _export_bundle(source, output, options)
     if options.lora_inputs:
         raise OptionError("lora_inputs: give a bundle. Export the checkpoint first, then that bundle.")
+    started = time.monotonic()
     checkpoint = open_checkpoint(source, lora=options.lora, revision=options.revision, tokenizer=tokenizer)
     if options.task != "generate":
         checkpoint = with_end_token(checkpoint)
+    plan = _plan(source, checkpoint, options)
+    _require_room(output, plan.needed, on_estimate)
+    with new_bundle(output, overwrite=options.overwrite) as folder:
+        weights_hash = _write_files(folder, checkpoint, plan, progress)
+        manifest = _manifest(checkpoint, plan)
+        exported = time.monotonic()
+        verification, notes = _verify(folder, checkpoint, manifest, plan.verifying, progress)
+        verified = time.monotonic()
+        manifest = replace(manifest, verification=verification)
+        manifest = write_manifest(folder, manifest, known={WEIGHTS_FILE: weights_hash})
+    seconds, outcomes = time.monotonic() - started - (verified - exported), tuple(plan.storage.outcomes)
+    warnings = _warnings(checkpoint, manifest, plan, notes)
+    return ExportReport(Path(output), manifest, seconds, verified - exported, plan.needed, outcomes, warnings)
+
+
+def _export_bundle(source: Any, output: str | Path, options: ExportOptions) -> ExportReport:
+    """The same codes for another provider, or with inputs for adapters."""
+    started = time.monotonic()
+    made = (with_adapter_inputs if options.lora_inputs else retarget)(source, output, options)
+    size = sum(entry.size for entry in made.files.values())
+    return ExportReport(Path(output), made, time.monotonic() - started, 0.0, Estimate(size, 0))
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """Everything that is known before a weight is read; `needed` of disk and memory."""
+
+    described: "_Described"
+    target: "Target"
+    models: "dict[str, ir.Model]"
+    weights: "list[Weight]"
+    storage: Storage
+    verifying: VerificationPlan
+    needed: Estimate
+
+
+def _plan(source: Any, checkpoint: "Checkpoint", options: ExportOptions) -> _Plan:
     target = _target(options)
     described = _describe(checkpoint, options)
     decoder, models = described.decoder, _build(described, target, options.kv)
@@ -106,19 +142,14 @@ def export(
     verifying = _plan_verification(source, checkpoint, options, weights, described)
     others = sum(map(len, checkpoint.tokenizer_files.values()))
     needed = estimate(weights, storage, verifying.memory, runs=verifying.runs, others=others)
-    _require_room(output, needed, on_estimate)
-    with new_bundle(output, overwrite=options.overwrite) as folder:
-        weights_hash = _write_files(folder, checkpoint, models, weights, storage, progress)
-        manifest = _manifest(checkpoint, described, target, weights, models, storage)
-        exported = time.monotonic()
-        verification, notes = _verify(folder, checkpoint, manifest, verifying, progress)
-        verified = time.monotonic()
-        manifest = replace(manifest, verification=verification)
-        manifest = write_manifest(folder, manifest, known={WEIGHTS_FILE: weights_hash})
-    told = token_warnings(checkpoint, manifest.tokens, decoder.vocab_size, generates=described.task is None)
-    warnings = (*checkpoint.warnings, *described.warnings, *storage.warnings, *told, *verifying.warnings, *notes)
-    seconds = time.monotonic() - started - (verified - exported)
-    return ExportReport(Path(output), manifest, seconds, verified - exported, needed, tuple(storage.outcomes), warnings)
+    return _Plan(described, target, models, weights, storage, verifying, needed)
+
+
+def _warnings(checkpoint: "Checkpoint", manifest: Manifest, plan: _Plan, notes: list[str]) -> tuple[str, ...]:
+    described = plan.described
+    told = token_warnings(checkpoint, manifest.tokens, described.decoder.vocab_size, generates=described.task is None)
+    planned = (*described.warnings, *plan.storage.warnings, *told, *plan.verifying.warnings)
+    return (*checkpoint.warnings, *planned, *notes)
 
 
 @dataclass(frozen=True)
@@ -165,26 +196,19 @@ def _require_room(output: str | Path, needed: Estimate, on_estimate: Callable[[E
     require_space(output, needed)
 
 
-def _write_files(
-    folder: Path,
-    checkpoint: "Checkpoint",
-    models: "dict[str, ir.Model]",
-    weights: "list[Weight]",
-    storage: Storage,
-    progress: Progress,
-) -> str:
+def _write_files(folder: Path, checkpoint: "Checkpoint", plan: _Plan, progress: Progress) -> str:
     """Write everything but the manifest, and hash the source meanwhile; the hash of weights.bin."""
     from quantizer.graph.saving import save_rewritten
     from quantizer.storage.weights_file import WeightsWriter
 
-    source_hash = SourceHash(checkpoint)
-    done, total = 0, sum(weight.nbytes for weight in weights)
+    source_hash, storage = SourceHash(checkpoint), plan.storage
+    done, total = 0, sum(weight.nbytes for weight in plan.weights)
     with WeightsWriter(folder / WEIGHTS_FILE) as writer:
-        for weight in weights:
+        for weight in plan.weights:
             storage.write(writer, weight)
             done += weight.nbytes
             progress("writing weights", done, total)
-        files = {f"{role}.onnx": model for role, model in models.items()}
+        files = {f"{role}.onnx": model for role, model in plan.models.items()}
         save_rewritten(files, storage.stored, writer.placed, storage.provider, folder)
         for name, content in checkpoint.tokenizer_files.items():
             (folder / name).write_bytes(content)
@@ -230,28 +254,21 @@ def _method(options: ExportOptions) -> Method:
     return "self-consistency" if options.quantize and options.verify == "auto" else options.verify
 
 
-def _manifest(
-    checkpoint: "Checkpoint",
-    described: _Described,
-    target: "Target",
-    weights: "list[Weight]",
-    models: "dict[str, ir.Model]",
-    storage: Storage,
-) -> Manifest:
-    decoder = described.decoder
+def _manifest(checkpoint: "Checkpoint", plan: _Plan) -> Manifest:
+    decoder, models = plan.described.decoder, plan.models
     graphs = {role: manifest.describe_graph(model.graph, f"{role}.onnx") for role, model in models.items()}
     return Manifest(
         format_version=FORMAT_VERSION,
         producer=_producer(),
-        architecture=manifest.describe_architecture(decoder, weights),
+        architecture=manifest.describe_architecture(decoder, plan.weights),
         graphs=Graphs(**graphs),
-        kv_cache=manifest.describe_cache(decoder, target),
+        kv_cache=manifest.describe_cache(decoder, plan.target),
         tokens=manifest.describe_tokens(checkpoint, decoder.vocab_size),
-        target=manifest.describe_target(target, [model.graph for model in models.values()]),
+        target=manifest.describe_target(plan.target, [model.graph for model in models.values()]),
         source=manifest.describe_source(checkpoint),
         verification=Verification("none", None),
-        quantization=storage.quantization(),
-        task=described.task,
+        quantization=plan.storage.quantization(),
+        task=plan.described.task,
     )
 
 

@@ -30,11 +30,11 @@ def require_kernels(graph: "ir.Graph", target: "Target") -> None:
     missing = find_missing(graph, target)
     if not missing:
         return
-    first = missing[0]
+    first, provider = missing[0], PROVIDERS[target.provider]
     types = ", ".join(f"{name} = {element}" for name, element in first.types.items())
     more = f", nor for {len(missing) - 1} more nodes" if len(missing) > 1 else ""
     raise UnsupportedError(
-        f"ONNX Runtime {builds()[target.provider]} has no {PROVIDERS[target.provider].title} kernel for {first.node}, "
+        f"ONNX Runtime {builds()[provider.kernel_column]} has no {provider.title} kernel for {first.node}, "
         f"{first.operator} of {types}{more}. Export for another --target or --dtype, and please report this with the "
         "model's config.json."
     )
@@ -87,11 +87,14 @@ def _bind(node: "ir.Node", operator: "Operator", known: "dict[ir.Value, str]") -
 
 
 def _runs(operator: "Operator", target: "Target", types: Mapping[str, str]) -> bool:
-    """On CPUs, ONNX Runtime computes in float32 what it has no float16 kernel for, casting before and behind."""
-    if operator.has_kernel(target.provider, types):
+    """Also by way of float32, where the provider does that."""
+    from models.targets.registry import PROVIDERS
+
+    provider = PROVIDERS[target.provider]
+    if operator.has_kernel(provider.kernel_column, types):
         return True
     wide = {name: "float" if element == "float16" else element for name, element in types.items()}
-    return target.provider == "cpu" and operator.has_kernel(target.provider, wide)
+    return provider.halves_in_single and operator.has_kernel(provider.kernel_column, wide)
 
 
 def _constant_element(node: "ir.Node") -> str:

@@ -1,7 +1,7 @@
 """What the manifest says about a graph and its decoder."""
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from runtime.bundle.manifest import DTYPE_BITS, Architecture, DType, Graph, KVCache, Layer, Source, TensorSpec, Tokens
 from runtime.bundle.manifest import Target as ManifestTarget
@@ -72,8 +72,7 @@ def describe_target(target: "Target", graphs: "list[ir.Graph]") -> ManifestTarge
     """The provider, and every operator the graphs use as `domain::operator`."""
     operators = {f"{node.domain or 'ai.onnx'}::{node.op_type}" for graph in graphs for node in graph}
     oldest = NEWER if operators & NEW_OPERATORS else target.onnxruntime
-    provider = cast('Literal["cpu", "cuda"]', target.provider)  # those that the runtime's format knows
-    return ManifestTarget(provider, target.dtype, oldest, tuple(sorted(operators)))
+    return ManifestTarget(target.provider, target.dtype, oldest, tuple(sorted(operators)))
 
 
 @gc_paused()

@@ -78,7 +78,7 @@ class ExportOptions:
         _require_one_of("quantize", self.quantize, (None, *get_args(Width)))
         _require_one_of("method", self.method, tuple(method_names(needs_text=False)))
         _require_one_of("kv", self.kv, get_args(Layout))
-        if self.kv == "paged" and (self.target != "cuda" or self.task != "generate"):
+        if self.kv == "paged" and (not PROVIDERS[self.target].pages or self.task != "generate"):
             raise OptionError(
                 "kv: paged needs PagedAttention, which ONNX Runtime has for GPUs only, and a model that generates. "
                 "Add --target cuda; on the CPU the operating system pages memory without any option."

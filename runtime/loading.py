@@ -20,8 +20,9 @@ from .ort.executor import OnnxExecutor
 from .ort.paged.runner import PagedExecutor
 from .ort.prepared.background import prepare_later
 from .ort.prepared.weights import find
+from .ort.providers import ProviderName
 from .ort.runner_protocol import ModelRunner, states_of
-from .ort.session import ProviderName, choose_provider
+from .ort.session import choose_provider
 from .text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:

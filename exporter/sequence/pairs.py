@@ -1,7 +1,7 @@
 """How query and document of a reranker become one text, as a template with places for them."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,10 @@ KNOWN: Mapping[str, tuple[str, str]] = {
     "qwen3-reranker": (_QWEN3, "Given a web search query, retrieve relevant passages that answer the query"),
 }
 _SECONDS = 5.0
+_PROBE = {"{instruction}": "Find it.", "{query}": "What is 2+2?", "{document}": " 4\n"}
 _MARKS = {"{instruction}": "\ue000Instruction\ue001", "{query}": "\ue000Query\ue001", "{document}": "\ue000Text\ue001"}
+
+_Render = Callable[[Mapping[str, str]], str]
 
 
 def chosen_template(value: str) -> tuple[str, str | None]:
@@ -48,8 +51,6 @@ def template_of_chat(
     Raises:
         UnsupportedError: the template does more with them than to put them into a text.
     """
-    from runtime.chat.sandbox import SandboxedTemplate
-
     template = files.get("chat_template.jinja")
     if template is None:
         raise UnsupportedError(
@@ -57,32 +58,41 @@ def template_of_chat(
         )
     names = {key: text for key, text in json.loads(files.get("tokenizer_config.json", b"{}")).items()
              if isinstance(text, str)}  # fmt: skip
-    sandboxed = SandboxedTemplate(template.decode())
-
-    def render(contents: Mapping[str, str]) -> str:
-        messages = [{"role": "query", "content": contents["{query}"]},
-                    {"role": "document", "content": contents["{document}"]}]  # fmt: skip
-        if instruction is not None:
-            messages.insert(0, {"role": "system", "content": contents["{instruction}"]})
-        usual = {"tools": None, "documents": None, "add_generation_prompt": False}
-        seen = {**names, **usual, **(variables or {}), "messages": messages}
-        return sandboxed.render(seen, _SECONDS)
-
+    seen = {**names, "tools": None, "documents": None, "add_generation_prompt": False, **(variables or {})}
+    render = _renderer(template.decode(), seen, with_instruction=instruction is not None)
     text = render(_MARKS)
     for place, mark in _MARKS.items():
         text = text.replace(mark, place)
-    probe = {"{instruction}": "Find it.", "{query}": "What is 2+2?", "{document}": " 4\n"}
-    filled = text
-    try:
-        check_pair_template(text)
-        for place in sorted(probe):
-            filled = filled.replace(place, probe[place])
-        fits = filled == render(probe)
-    except ValueError:
-        fits = False
-    if not fits:
+    if not _fits(text, render):
         raise UnsupportedError(
             "the chat template does more with the roles query and document than to put their contents into a text. "
             "Write the text with {query} and {document} yourself: --pair-template FILE."
         )
     return text
+
+
+def _renderer(template: str, seen: Mapping[str, Any], *, with_instruction: bool) -> _Render:
+    """Renders the chat of a pair, given the contents by the names of their places."""
+    from runtime.chat.sandbox import SandboxedTemplate
+
+    sandboxed = SandboxedTemplate(template)
+    roles = {"{query}": "query", "{document}": "document"}
+    roles = {"{instruction}": "system", **roles} if with_instruction else roles
+
+    def render(contents: Mapping[str, str]) -> str:
+        messages = [{"role": role, "content": contents[place]} for place, role in roles.items()]
+        return sandboxed.render({**seen, "messages": messages}, _SECONDS)
+
+    return render
+
+
+def _fits(text: str, render: _Render) -> bool:
+    """Whether filling the places gives what the chat template makes of other contents."""
+    try:
+        check_pair_template(text)
+    except ValueError:
+        return False
+    filled = text
+    for place in sorted(_PROBE):
+        filled = filled.replace(place, _PROBE[place])
+    return filled == render(_PROBE)

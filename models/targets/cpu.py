@@ -2,4 +2,4 @@
 
 from .provider import Provider
 
-PROVIDER = Provider("cpu", "CPU", ("float32", "float16"), runs_here=True)
+PROVIDER = Provider("cpu", "CPU", ("float32", "float16"), runs_here=True, halves_in_single=True)

@@ -2,4 +2,4 @@
 
 from .provider import Provider
 
-PROVIDER = Provider("cuda", "CUDA", ("float16", "bfloat16"))
+PROVIDER = Provider("cuda", "CUDA", ("float16", "bfloat16"), pages=True)

@@ -26,4 +26,6 @@ class Target:
 
     def has_kernel(self, operator: str) -> bool:
         """Whether the provider computes an operator, such as `com.microsoft::MoE`, in the target's type."""
-        return has_kernel(self.provider, operator, "float" if self.dtype == "float32" else self.dtype)
+        return has_kernel(
+            PROVIDERS[self.provider].kernel_column, operator, "float" if self.dtype == "float32" else self.dtype
+        )

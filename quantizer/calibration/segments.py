@@ -21,12 +21,8 @@ import onnx_ir as ir
 from runtime.bundle.bundle import Bundle
 from runtime.bundle.manifest import TensorSpec
 from runtime.errors import QuantizationError
-from runtime.ort.session import onnxruntime, translated
+from runtime.ort.session import onnxruntime, provider_list, translated
 
-_PROVIDERS = {
-    "cpu": ["CPUExecutionProvider"],
-    "cuda": ["CUDAExecutionProvider", "CPUExecutionProvider"],
-}
 _POOLED = re.compile(r"(pooling|dense|score|normalize)(\.|$)")
 _LAYER = re.compile(r"\.layers\.(\d+)(\.|$)")
 Arrays = dict[str, npt.NDArray[Any]]
@@ -130,7 +126,7 @@ class Segment:
             options.add_initializer(name, held)
         with translated("loading a piece of the prefill graph"):
             data = ir.to_proto(model).SerializeToString()
-            self._session = module.InferenceSession(data, options, providers=_PROVIDERS[provider])
+            self._session = module.InferenceSession(data, options, providers=provider_list(provider))
         self.inputs = [node.name for node in self._session.get_inputs()]
         self.outputs = [node.name for node in self._session.get_outputs()]
 

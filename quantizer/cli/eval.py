@@ -1,9 +1,9 @@
 """`onnxlm eval`."""
 
 import json
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -58,13 +58,6 @@ def evaluate(
     """
     from runtime.bundle.bundle import open_bundle
 
-    from ..calibration.data import text_to_measure
-    from ..evaluation.layers import kl_by_layer
-    from ..evaluation.page import write_page
-    from ..evaluation.probes import compare_probes
-    from ..evaluation.quality import activation_rounding, as_quality, measure_scores, require_same_model
-    from ..evaluation.report import evaluation_report
-    from ..evaluation.storage_shares import bits_per_weight
     from ..gate import parse_gate
     from .report_options import check_report
 
@@ -76,24 +69,60 @@ def evaluate(
         return
     if gate and gate.of_texts:
         raise QuantizationError(f"--fail-if {gate.figure}: that is of embeddings and scores. {folder} generates.")
+    measured = _measure(ours, theirs, text, (tokens, context), layers=html is not None, abilities=abilities)
+    if html:
+        _write_report(html, ours, text, measured, others)
+    if as_json:
+        click.echo(json.dumps(measured.as_data(), indent=1))
+    else:
+        _print_figures(measured.quality, measured.context, measured.rounding, measured.asked)
+    if gate:
+        gate.check(measured.quality)
+
+
+@dataclass(frozen=True)
+class _Measured:
+    """What was found of a bundle that generates, in chunks of `context` tokens; None where it was not asked for."""
+
+    context: int
+    scores: "Scores"
+    quality: "Quality"
+    rounding: "Scores | None"
+    layers: Any
+    asked: "list[Probe]"
+
+    def as_data(self) -> dict[str, Any]:
+        """For --json."""
+        rounding = asdict(self.rounding) if self.rounding else None
+        return asdict(self.scores) | {"activation_rounding": rounding, "abilities": [*map(asdict, self.asked)]}
+
+
+def _measure(
+    ours: "Bundle", theirs: "Bundle", text: Path, size: tuple[int, int], *, layers: bool, abilities: bool
+) -> _Measured:
+    """`size`: most tokens, and tokens of a chunk."""
+    from ..calibration.data import text_to_measure
+    from ..evaluation.layers import kl_by_layer
+    from ..evaluation.probes import compare_probes
+    from ..evaluation.quality import activation_rounding, as_quality, measure_scores, require_same_model
+
     require_same_model(ours, theirs)
-    chosen = text_to_measure(text, theirs, tokens, context)
+    chosen = text_to_measure(text, theirs, *size)
     with stopping_promptly(), show_progress("evaluating") as progress:
         scores = measure_scores(ours, theirs, chosen, progress)
         rounding = activation_rounding(ours, chosen)
-        layers = kl_by_layer(ours, theirs, chosen.held_out, progress) if html else None
-        asked = compare_probes(folder, reference, _RECALL, progress) if abilities else []
-    quality = as_quality(scores, chosen)
-    if html:
-        bits = bits_per_weight(ours)
-        write_page(html, evaluation_report(folder.name, ours.manifest, scores, layers, text.name, bits, others))
-    if as_json:
-        more = {"activation_rounding": asdict(rounding) if rounding else None, "abilities": [*map(asdict, asked)]}
-        click.echo(json.dumps(asdict(scores) | more, indent=1))
-    else:
-        _print_figures(quality, chosen.held_out.shape[1], rounding, asked)
-    if gate:
-        gate.check(quality)
+        by_layer = kl_by_layer(ours, theirs, chosen.held_out, progress) if layers else None
+        asked = compare_probes(ours.folder, theirs.folder, _RECALL, progress) if abilities else []
+    return _Measured(chosen.held_out.shape[1], scores, as_quality(scores, chosen), rounding, by_layer, asked)
+
+
+def _write_report(html: Path, ours: "Bundle", text: Path, measured: _Measured, others: Any) -> None:
+    from ..evaluation.page import write_page
+    from ..evaluation.report import evaluation_report
+    from ..evaluation.storage_shares import bits_per_weight
+
+    name, bits = ours.folder.name, bits_per_weight(ours)
+    write_page(html, evaluation_report(name, ours.manifest, measured.scores, measured.layers, text.name, bits, others))
 
 
 def _evaluate_texts(

@@ -48,6 +48,7 @@ _PLAIN_PATH = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.\-]*(/[A-Za-z0-9_][A-Za-z0-9_
 _MAX_PATH = 200
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _ORT_VERSION = re.compile(r"\d{1,4}(\.\d{1,4}){1,2}")
+_PROVIDER = re.compile(r"[a-z][a-z0-9_]*")
 
 
 @dataclass(frozen=True)
@@ -164,12 +165,14 @@ class Tokens:
 class Target:
     """What the graphs were built for: provider, activation type, oldest ONNX Runtime, operators used."""
 
-    provider: Literal["cpu", "cuda"]
+    provider: str
     dtype: DType
     min_onnxruntime: str
     operators: tuple[str, ...]
 
     def __post_init__(self) -> None:
+        if not _PROVIDER.fullmatch(self.provider):
+            raise ValueError(f"provider must be a name such as cpu or cuda, got {self.provider!r}")
         if not _ORT_VERSION.fullmatch(self.min_onnxruntime):
             raise ValueError(f"min_onnxruntime must look like 1.31 or 1.31.1, got {self.min_onnxruntime!r}")
 

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from ..ort.providers import CHOICES
+
 if TYPE_CHECKING:
     from ..bench.cold_start import ColdStart
     from ..bench.graphs import CacheSaving, Speed
@@ -42,7 +44,7 @@ def _numbers(_context: click.Context, _parameter: click.Parameter, value: str | 
 @click.option("--tokens", default=32, show_default=True, type=click.IntRange(1, 4096), help="Decode steps measured.")
 @click.option("--repeat", default=5, show_default=True, type=click.IntRange(1, 1000), help="Interleaved repetitions.")
 @click.option("--threads", type=click.IntRange(1, 1024), help="Threads; default: the number of cores.")
-@click.option("--provider", default="auto", show_default=True, type=click.Choice(["auto", "cpu", "cuda"]))
+@click.option("--provider", default="auto", show_default=True, type=click.Choice(CHOICES))
 @click.option(
     "--compare", type=click.Choice(["no-cache"]), help="no-cache: what the KV cache saves, at 64 to 512 tokens."
 )

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import click
 
+from ..ort.providers import CHOICES
+
 _PATH = click.Path(path_type=Path)
 _TOGETHER = 256  # texts that are handed over at once: a file need not fit in memory
 
@@ -23,7 +25,7 @@ _TOGETHER = 256  # texts that are handed over at once: a file need not fit in me
 @click.option("--prompt", metavar="TEXT", help="A text to stand in front of each instead.")
 @click.option("--dimensions", type=click.IntRange(min=1), help="Keep so many numbers of each vector (Matryoshka).")
 @click.option("--truncate", is_flag=True, help="Leave out the end of texts that are too long.")
-@click.option("--provider", default="auto", show_default=True, type=click.Choice(["auto", "cpu", "cuda"]))
+@click.option("--provider", default="auto", show_default=True, type=click.Choice(CHOICES))
 @click.option("--threads", type=int, help="Threads; default: the number of cores.")
 def embed(
     bundle: Path, texts: tuple[str, ...], source: Path | None, output: Path | None, provider: str,
@@ -71,7 +73,7 @@ def embed(
 @click.option("--instruction", metavar="TEXT", help="The task in words, where the model has a place for it.")
 @click.option("--top-n", type=click.IntRange(min=1), help="Print only so many.")
 @click.option("--truncate", is_flag=True, help="Leave out the end of documents that are too long.")
-@click.option("--provider", default="auto", show_default=True, type=click.Choice(["auto", "cpu", "cuda"]))
+@click.option("--provider", default="auto", show_default=True, type=click.Choice(CHOICES))
 @click.option("--threads", type=int, help="Threads; default: the number of cores.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def rerank(

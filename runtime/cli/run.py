@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from ..ort.providers import CHOICES
 from .options import sampling_arguments, sampling_options
 from .source import bundle_of
 
@@ -23,7 +24,7 @@ _INTERRUPTED = 130  # what shells report for a program that Ctrl-C ended
 @click.argument("prompt", required=False)
 @click.option("--system", metavar="TEXT", help="The system message of the chat.")
 @click.option("--raw", is_flag=True, help="Complete PROMPT as it is, without the model's chat template.")
-@click.option("--provider", default="auto", show_default=True, type=click.Choice(["auto", "cpu", "cuda"]))
+@click.option("--provider", default="auto", show_default=True, type=click.Choice(CHOICES))
 @click.option("--context", type=int, help="Most tokens of the conversation; default: the model's context.")
 @click.option("--threads", type=int, help="Threads; default: the number of cores.")
 @click.option(

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ..errors import MissingDependencyError, OptionError
+from ..ort.providers import CHOICES
 from .source import bundle_of, name_of
 
 if TYPE_CHECKING:
@@ -39,7 +40,7 @@ def _size(_context: click.Context, _parameter: click.Parameter, value: str | Non
 @click.option("--metrics-port", type=click.IntRange(0, 65535), help="Serve /metrics at this port too, without a key.")
 @click.option("--metrics-key-file", type=click.Path(path_type=Path), help="Keys that open /metrics alone.")
 @click.option("--send-timeout", default=60.0, show_default=True, metavar="SECONDS", help="For who does not read.")
-@click.option("--provider", default="auto", show_default=True, type=click.Choice(["auto", "cpu", "cuda"]))
+@click.option("--provider", default="auto", show_default=True, type=click.Choice(CHOICES))
 @click.option(
     "--lora", multiple=True, metavar="[MODEL:]NAME=DIR", help="A LoRA adapter, served as MODEL:NAME. Repeatable."
 )

@@ -15,8 +15,8 @@ from .batch_invariance import invariant_splits
 from .binding import BindingKey, FloatArray, IntArray
 from .graph import BoundStep, GraphSession, Interruptible
 from .memory import allocate, closing_on_error, open_device, zeros_of
+from .providers import ProviderName
 from .runner_protocol import MAX_SCORED
-from .session import ProviderName
 from .steps import BoundSteps
 
 

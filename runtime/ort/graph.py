@@ -13,8 +13,9 @@ from ..errors import ExecutionError
 from .adapter_inputs import AdapterInputs, BoundAdapters
 from .binding import Binding, BindingKey, FloatArray, IntArray
 from .memory import StepMemory
+from .providers import ProviderName
 from .runner_protocol import StepInterrupted
-from .session import ProviderName, check_session, onnxruntime, open_session, require_query_seqlens
+from .session import check_session, onnxruntime, open_session, require_query_seqlens
 
 
 class GraphSession:

@@ -13,7 +13,7 @@ from ..cache.pages import pages_supported
 from ..cache.recurrent import state_slots_of
 from ..cache.state_memory import HostStates, StateMemory, StateTensor
 from ..errors import OptionError
-from .session import ProviderName
+from .providers import ProviderName
 from .transfers import CudaTransfers, FloatArray, HostTransfers, Transfers, storage_type
 
 _GPU_SHARE = 0.85  # of the memory that is free behind the weights; the rest is for what a prefill computes

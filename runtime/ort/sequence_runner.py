@@ -7,7 +7,8 @@ import numpy as np
 
 from ..bundle.bundle import Bundle
 from .binding import FloatArray
-from .session import ProviderName, check_session, open_session, translated
+from .providers import ProviderName
+from .session import check_session, open_session, translated
 
 
 class SequenceRunner:

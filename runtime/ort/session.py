@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from ..bundle.bundle import Bundle
 from ..bundle.manifest import Graph
@@ -23,9 +23,8 @@ from ..errors import (
 )
 from ..host.machine import compute_threads
 from .cuda_check import missing_for_cuda
+from .providers import CHOICES, PROVIDERS, ProviderName
 
-ProviderName = Literal["cpu", "cuda"]
-PROVIDERS: dict[str, str] = {"cpu": "CPUExecutionProvider", "cuda": "CUDAExecutionProvider"}
 _SILENT = 4  # what is an error in a session is raised, too
 _QUIET = 3  # errors only: warnings about initializers and cores are not for our users
 _OUT_OF_MEMORY = ("out of memory", "Failed to allocate memory", "CUBLAS_STATUS_ALLOC_FAILED")
@@ -61,10 +60,13 @@ def choose_provider(requested: str, bundle: Bundle) -> ProviderName:
     Raises:
         ProviderError: an unknown name, a provider that cannot start here, or one the bundle was not built for.
     """
-    if requested not in ("auto", *PROVIDERS):
-        raise ProviderError(f"Provider {requested!r} is not known; choose auto, {' or '.join(PROVIDERS)}.")
     built_for = bundle.manifest.target.provider
-    provider: ProviderName = built_for if requested == "auto" else requested  # type: ignore[assignment]
+    provider = built_for if requested == "auto" else requested
+    if provider not in PROVIDERS:
+        whose = (
+            f"{bundle.folder} was built for {built_for!r}, which" if requested == "auto" else f"Provider {provider!r}"
+        )
+        raise ProviderError(f"{whose} is not known here; choose {', '.join(CHOICES)}.")
     require_provider(provider)
     if provider != built_for:
         raise ProviderError(
@@ -107,27 +109,33 @@ def open_session(
         ExecutionError: ONNX Runtime refuses the file.
         ProviderError: the session came up without the provider.
     """
-    module = onnxruntime()
-    options = module.SessionOptions()
-    options.log_severity_level = _SILENT
-    options.intra_op_num_threads = threads or compute_threads()
-    options.enable_mem_pattern = False  # a plan per input shape would be kept for every prompt length ever seen
-    for key, value in (settings or {}).items():
-        options.add_session_config_entry(key, value)
-    if as_stored:
-        options.graph_optimization_level = module.GraphOptimizationLevel.ORT_DISABLE_ALL
+    options = _session_options(threads, dict(settings or {}), as_stored=as_stored)
     if optimized is not None:
         options.optimized_model_filepath = str(optimized)
     if profile is not None:
         options.enable_profiling, options.profile_file_prefix = True, str(profile)
     if provider == "cuda":  # else the weights stay in an arena, whose regions are as large as its largest request
         options.add_session_config_entry("session.use_device_allocator_for_initializers", "1")
-    providers = _provider_list(provider, stream)
+    providers = provider_list(provider, stream)
     with translated(f"loading {path}"):  # without enable_fallback=0 a failure prints, and the CPU takes over
-        session = module.InferenceSession(str(path), options, providers=providers, enable_fallback=0)
+        session = onnxruntime().InferenceSession(str(path), options, providers=providers, enable_fallback=0)
     if PROVIDERS[provider] not in session.get_providers():
         raise ProviderError(f"provider={provider!r} did not start for {path}; run `onnxlm doctor` to see why.")
     return session
+
+
+def _session_options(threads: int | None, settings: dict[str, str], *, as_stored: bool) -> Any:
+    """Options of any session, on either provider."""
+    module = onnxruntime()
+    options = module.SessionOptions()
+    options.log_severity_level = _SILENT
+    options.intra_op_num_threads = threads or compute_threads()
+    options.enable_mem_pattern = False  # a plan per input shape would be kept for every prompt length ever seen
+    for key, value in settings.items():
+        options.add_session_config_entry(key, value)
+    if as_stored:
+        options.graph_optimization_level = module.GraphOptimizationLevel.ORT_DISABLE_ALL
+    return options
 
 
 @contextmanager
@@ -178,9 +186,10 @@ def require_query_seqlens(where: Path) -> None:
         )
 
 
-def _provider_list(provider: ProviderName, stream: int | None) -> list[Any]:
-    if provider == "cpu":
-        return [PROVIDERS["cpu"]]
+def provider_list(provider: ProviderName, stream: int | None = None) -> list[Any]:
+    """As a session takes them, the CPU last; `stream`: of CUDA, to compute on."""
+    if provider != "cuda":
+        return list(dict.fromkeys([PROVIDERS[provider], PROVIDERS["cpu"]]))
     # The arena must grow by what is asked for: doubling it would take the memory that keys and values need.
     settings = {"arena_extend_strategy": "kSameAsRequested"}
     if stream is not None:

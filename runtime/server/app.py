@@ -54,21 +54,51 @@ def create_app(
         >>> app = create_app({"smol": Model("smol-int4", "auto", EngineOptions())})
     """
     service = AppState(models, options or ServerOptions(), encoders)
-    status, tokens, page = StatusRoutes(service), TokenRoutes(service), PageRoutes()
-    stored = ResponseRoutes(service)
     routes = [
-        Route("/", page.index),
-        Route("/page/{name}", page.file),
+        *_page_routes(),
+        *_openai_routes(service),
+        *_anthropic_routes(service),
+        *_ollama_routes(service),
+        *_encoder_routes(service),
+        *_status_routes(service),
+    ]
+    app = Starlette(
+        routes=routes,
+        middleware=_guards(service, {route.path for route in routes}),
+        exception_handlers={HTTPException: http_error, Exception: server_error},
+        lifespan=lambda _: _lifespan(service),
+    )
+    app.state.service = service
+    return app
+
+
+def _page_routes() -> list[Route]:
+    page = PageRoutes()
+    return [Route("/", page.index), Route("/page/{name}", page.file)]
+
+
+def _openai_routes(service: AppState) -> list[Route]:
+    stored = ResponseRoutes(service)
+    return [
         Route("/v1/chat/completions", GenerationEndpoint(service, ChatBuilder.of), methods=["POST"]),
         Route("/v1/completions", GenerationEndpoint(service, CompletionBuilder.of), methods=["POST"]),
         Route("/v1/responses", GenerationEndpoint(service, ResponsesBuilder.of), methods=["POST"]),
         Route("/v1/responses/{id}", stored.response, methods=["GET"]),
         Route("/v1/responses/{id}", stored.delete, methods=["DELETE"]),
         Route("/v1/responses/{id}/input_items", stored.input_items),
+    ]
+
+
+def _anthropic_routes(service: AppState) -> list[Route]:
+    return [
         Route("/v1/messages", GenerationEndpoint(service, MessageBuilder.of, anthropic_error), methods=["POST"]),
         Route("/v1/messages/count_tokens", TokenCount(service).answer, methods=["POST"]),
-        *_ollama_routes(service),
-        *_encoder_routes(service),
+    ]
+
+
+def _status_routes(service: AppState) -> list[Route]:
+    status, tokens = StatusRoutes(service), TokenRoutes(service)
+    return [
         Route("/v1/models", status.models),
         Route("/v1/models/{name:path}", status.model),
         Route("/tokenize", tokens.tokenize, methods=["POST"]),
@@ -81,14 +111,6 @@ def create_app(
         Route("/status", status.status),
         Route("/openapi.json", status.openapi),
     ]
-    app = Starlette(
-        routes=routes,
-        middleware=_guards(service, {route.path for route in routes}),
-        exception_handlers={HTTPException: http_error, Exception: server_error},
-        lifespan=lambda _: _lifespan(service),
-    )
-    app.state.service = service
-    return app
 
 
 def _ollama_routes(service: AppState) -> list[Route]:

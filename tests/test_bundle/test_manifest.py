@@ -83,7 +83,7 @@ PREFILL, DECODE = "graphs/prefill", "graphs/decode"
         ("kv_cache/layout", "batch,capacity", "kv_cache.layout: expected one of"),
         ("tokens/eos", [300], "id 300 is outside the vocabulary of 300"),
         ("tokens/bos", -1, "id -1 is outside"),
-        ("target/provider", "tpu", "expected one of 'cpu', 'cuda'"),
+        ("target/provider", "TPU 5", "provider must be a name such as cpu or cuda"),
         ("target/min_onnxruntime", "latest", "must look like 1.31"),
         ("source/sha256", "abc", "64 lower-case hexadecimal"),
         ("quantization/calibration/tokens", -1, "tokens must not be negative"),

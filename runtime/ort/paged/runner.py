@@ -18,8 +18,8 @@ from ...errors import OptionError
 from ..binding import FloatArray, IntArray
 from ..graph import GraphSession, Interruptible
 from ..memory import cache_tensors, closing_on_error, gpu_budget, open_device, zeros_of
+from ..providers import ProviderName
 from ..runner_protocol import MAX_SCORED
-from ..session import ProviderName
 from ..transfers import CudaTransfers, HostTransfers, Transfers
 from .step import PackedChunks, PagedDecode, PagedStep
 
