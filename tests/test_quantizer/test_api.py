@@ -30,7 +30,7 @@ def test_quantize_and_evaluate(tiny_bundle, tmp_path, text):
 
 def test_memory_is_kept_to_and_what_a_run_takes_is_told_first(tiny_bundle, tmp_path):
     told = []
-    with pytest.raises(QuantizationError, match="of memory are needed, and 976.6 KiB may be used"):
+    with pytest.raises(QuantizationError, match=r"of memory are needed, and 976\.6 KiB may be used"):
         quantizer.quantize(tiny_bundle, tmp_path / "no", bits=4, memory=10**6, on_forecast=told.append)
     assert not (tmp_path / "no").exists()
     quantizer.quantize(tiny_bundle, tmp_path / "yes", bits=4, memory=told[0].peak_memory, on_forecast=told.append)
