@@ -4,11 +4,11 @@
     python tests/bench/quality.py demo/offgrid --calibration mixed.txt --second other.txt --work demo/quality
 
 Rows are budgets in bits per weight (`5.0`) or in time (`time avx512 0.93`), `int8`, groups of 32 with outliers
-(`g32 +auto`, `g32 +0`), and the peers that are installed. A row is made by the package's own `quantize`, and compared with the float bundle over 16 chunks of
-512 tokens: `pydoc_data.topics` of CPython 3.11, joined by empty lines in the order of their keys, characters 200,000 to
-290,000; and over 4 chunks of --second. Bits per weight are those of weights.bin. Calibration and sensitivity run once
-for a bundle and a text and are kept in --work, as are bundles and figures: a run that was ended goes on, and
-`--again ROW` forgets a row.
+(`g32 +auto`, `g32 +0`), and the peers that are installed. A row is made by the package's own `quantize`, and compared
+with the float bundle over 16 chunks of 512 tokens: `pydoc_data.topics` of CPython 3.11, joined by empty lines in the
+order of their keys, characters 200,000 to 290,000; and over 4 chunks of --second. Bits per weight are those of
+weights.bin. Calibration and sensitivity run once for a bundle and a text and are kept in --work, as are bundles and
+figures: a run that was ended goes on, and `--again ROW` forgets a row.
 """
 
 import argparse
