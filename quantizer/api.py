@@ -1,5 +1,6 @@
 """What `import quantizer` offers: the commands as functions. A path is a `str` or a `Path` everywhere."""
 
+from collections.abc import Callable
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Unpack
@@ -10,6 +11,7 @@ from .recipe import Recipe
 if TYPE_CHECKING:
     from .evaluation.kl import Scores
     from .flow import Result
+    from .forecast.forecast import Forecast
     from .kv_cache.quality import CacheQuality
     from .progress import Progress
 
@@ -24,6 +26,8 @@ def quantize(
     fail_if: str | None = None,
     work: AnyPath | None = None,
     overwrite: bool = False,
+    memory: int | None = None,
+    on_forecast: "Callable[[Forecast], None] | None" = None,
     progress: "Progress | None" = None,
     **choices: Unpack[Choices],
 ) -> "Result":
@@ -39,13 +43,16 @@ def quantize(
         fail_if: a condition such as "kl>0.06" under which nothing is written.
         work: folder that keeps calibration; by default one beside `target`, removed in the end.
         overwrite: replace a bundle that is already there.
+        memory: bytes that may be used; by default what is free. With less, work is done in smaller steps.
+        on_forecast: is told what the run will take, phase by phase, before it begins.
         progress: is told what is being done, how much of it is done, and how much there is.
         choices: preset, method, bits, group_size, symmetric, embedding_bits, residual_channels, budget, costs, time,
             kv, calibration, calibration_tokens, seed, exclude: as the options of `onnxlm quantize`, `costs` being
             `--for`; nothing at all means "balanced".
 
     Raises:
-        QuantizationError: options that contradict each other, a bundle that cannot be quantized so, a missed bound.
+        QuantizationError: options that contradict each other, a bundle that cannot be quantized so, too little memory
+            or disk, a missed bound.
         BundleError: `source` cannot be read, or `target` is in the way.
     """
     from .flow import quantize as run
@@ -56,6 +63,7 @@ def quantize(
     return run(
         Path(source), Path(target), chosen, gate=parse_gate(fail_if) if fail_if else None,
         work=None if work is None else Path(work), overwrite=overwrite, progress=progress,
+        memory=memory, on_forecast=on_forecast,
     )  # fmt: skip
 
 

@@ -3,7 +3,7 @@
 import logging
 import shutil
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -13,7 +13,7 @@ from runtime.bundle import json_codec
 from runtime.bundle.bundle import Bundle, new_bundle, open_bundle, write_manifest
 from runtime.bundle.manifest import Calibration, Manifest, Quantization
 
-from .calibration.data import Text, cache_text, find_text, own_text_file
+from .calibration.data import IntArray, Text, cache_text, draw_text, find_text, own_text_file
 from .evaluation.quality import measure_quality
 from .evaluation.sequences import SAMPLES, measure_sequences
 from .forecast.forecast import Forecast
@@ -130,8 +130,9 @@ def _settings(
 def _write(job: _Job, text: Text | None, settings: Settings, folder: Path) -> tuple[Result, ResumeCache]:
     """All files of the new bundle, measured; and the matrices that are kept until it is complete."""
     bundle, recipe, progress = job.bundle, job.recipe, job.progress
-    text = text or _text(bundle, recipe, job.gate, job.place, progress, settings)
-    plan = prepare(bundle, job.graphs, job.sites, recipe, text, job.place, progress, settings)
+    given, text = text, text or _text(bundle, recipe, job.gate, job.place, progress, settings)
+    more = _further_text(job, text, settings) if text is not None and given is None else ()
+    plan = prepare(bundle, job.graphs, job.sites, recipe, text, job.place, progress, settings, more)
     finished = ResumeCache(job.place / "matrices" if recipe.needs_text else None, plan.identity)
     outcomes, known = write_graphs(bundle, job.graphs, plan, finished, folder, progress, settings.at_once)
     copy_other_files(bundle, folder)
@@ -194,11 +195,22 @@ def _text(
     """The text that the recipe names, if anything needs one."""
     if not _reads_text(recipe, gate):
         return None
-    if recipe.calibration != "self" or own_text_file(recipe, place).is_file() or settings.text_bits == 32:
+    if recipe.calibration != "self" or own_text_file(recipe, place).is_file():
         return find_text(bundle, recipe, place, progress, settings.rows)
     progress("writing calibration text", 0, 1)
-    with _rounded(bundle, place / "writer", settings.text_bits) as writer:
+    with _writer(bundle, place, settings) as writer:
         return find_text(writer, recipe, place, progress, settings.rows)
+
+
+def _further_text(job: _Job, text: Text, settings: Settings) -> Iterator[IntArray]:
+    """For experts that see too little of `text`; none is read or written unless it is asked for."""
+    with _writer(job.bundle, job.place, settings) if text.name == "self" else nullcontext(job.bundle) as writer:
+        yield from draw_text(text, writer, job.recipe, job.place, job.progress, settings.rows)
+
+
+def _writer(bundle: Bundle, place: Path, settings: Settings) -> AbstractContextManager[Bundle]:
+    """What writes the model's own text."""
+    return nullcontext(bundle) if settings.text_bits == 32 else _rounded(bundle, place / "writer", settings.text_bits)
 
 
 @contextmanager

@@ -1,8 +1,9 @@
 """What a run does to each matrix: the rearrangement that its neighbours absorb, its Hessian, how it is stored."""
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import onnx_ir as ir
@@ -108,7 +109,11 @@ class Plan:
 
     def tried(self, site: QuantizableWeight, tensor: ir.TensorProtocol) -> Tried:
         """A matrix quantized in an ordinary way, its values as the float graph has them."""
-        tried = try_base(site, self.matrices(site, tensor), schemes_of(site, self.recipe))
+        tried = try_base(
+            site,
+            (partial(self.matrix, site, tensor, expert) for expert in range(site.count)),
+            schemes_of(site, self.recipe),
+        )
         values = tried.values if site.role == "experts" else self.changes.undo_matrix(site.weight, tried.values)
         return replace(tried, values=np.ascontiguousarray(values.swapaxes(-1, -2) if site.transposed else values))
 
@@ -131,14 +136,15 @@ class Plan:
         """What weights.bin will take by the configs chosen so far, outlier channels aside."""
         return stored_bytes(self.sites, self.configs, layout)
 
-    def matrices(self, site: QuantizableWeight, tensor: ir.TensorProtocol) -> Iterator[tuple[Floats, Floats | None]]:
-        """A matrix `[N, K]` and the Hessian of its inputs; those of a stack one after the other.
+    def matrix(
+        self, site: QuantizableWeight, tensor: ir.TensorProtocol, expert: int = 0
+    ) -> tuple[Floats, Floats | None]:
+        """A matrix `[N, K]`, or one of a stack, and the Hessian of its inputs.
 
         Raises:
             QuantizationError: NaN or infinite weights.
         """
-        for expert in range(site.count):
-            yield self.read(site, tensor, expert), self.hessian(site, expert)
+        return self.read(site, tensor, expert), self.hessian(site, expert)
 
     def hessian(self, site: QuantizableWeight, expert: int = 0) -> Floats | None:
         """The Hessian of a matrix's inputs as they will be; None where unknown."""

@@ -1,8 +1,9 @@
 """What is learned from text before the first code is chosen: Hessians, and where a budget is spent best."""
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
+from itertools import count
 from pathlib import Path
 
 from runtime.bundle.bundle import Bundle
@@ -34,6 +35,7 @@ def prepare(
     work: Path,
     progress: Progress,
     settings: Settings,
+    more: Iterable[IntArray] = (),
 ) -> Plan:
     """The plan of a run; with text where the recipe needs it, and then with all that can be measured on it.
 
@@ -46,6 +48,7 @@ def prepare(
         work: where an interrupted calibration goes on.
         progress: is told of each layer and matrix.
         settings: how memory and disk are used.
+        more: text for experts that see too few tokens of `text`; read as long as there are any.
     """
     prefill = prefill_graph(bundle, graphs)
     structure = find_structure(prefill, bundle.manifest.architecture.vocab_size)
@@ -58,6 +61,7 @@ def prepare(
     hessians: Hessians = collect_hessians(
         bundle, text.chunks, work, lambda step: _tell(progress, step), most_kept=settings.most_kept
     )
+    _draw(hessians, more, work, progress)
     _warn_of_rare(hessians.experts.rare())
     plan = Plan(recipe, sites, transposed, structure, hessians)
     if recipe.weighs:
@@ -65,6 +69,17 @@ def prepare(
     else:
         plan.find_outlier_channels(graphs.initializers())
     return plan
+
+
+def _draw(hessians: Hessians, more: Iterable[IntArray], work: Path, progress: Progress) -> None:
+    """Further text until every expert has seen enough, or there is none."""
+    rounds = iter(more)
+    for number in count(1):
+        if not (rare := hessians.experts.rare()) or (chunks := next(rounds, None)) is None:
+            return
+        lacking = sum(map(len, rare.values()))
+        progress(f"drawing {chunks.size:,} tokens for {lacking} experts that saw few", 0, 1)
+        hessians.draw(chunks, work / f"drawn{number}")
 
 
 def _warn_of_rare(rare: Mapping[str, Sequence[int]]) -> None:

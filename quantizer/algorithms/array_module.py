@@ -40,7 +40,7 @@ class ArrayModule(Protocol):
         """The values, for numpy."""
 
     def upper_factor(self, hessian: Floats) -> Any:
-        """R in float32 with R Rᵀ = damped H, computed in double precision."""
+        """R in float32 with R Rᵀ = damped H."""
 
 
 class NumpyArrays:

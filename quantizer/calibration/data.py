@@ -5,7 +5,7 @@ import json
 import logging
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,8 @@ _LEAST = 64  # tokens that are taken at all
 _FEW = 2048  # tokens below which a Hessian says little
 _MOST_ROWS = 32  # sampled at a time: on SmolLM2-135M, 18 rows are 1.8 times as fast as 8, 36 rows 2.1 times
 _KV_BYTES = 1 << 30  # that these may take
+_DRAWN = 4  # times the calibration tokens, at most, are read of a file for experts that lack some
+_OTHER_SEED = 1_000_003  # of text that is written for them
 _LOGGER = logging.getLogger("onnxlm.quantizer")
 
 
@@ -39,6 +41,7 @@ class Text:
         held_out: `[chunks, sequence]` to measure on, none of them in `chunks`.
         measured_on: what `held_out` is called in the manifest.
         file_sha256: of the file, where it comes from one.
+        spare: further `[chunks, sequence]` of the file, for experts that see too few of `chunks`.
     """
 
     name: str
@@ -46,6 +49,7 @@ class Text:
     held_out: IntArray
     measured_on: str
     file_sha256: str | None = None
+    spare: IntArray | None = None
 
     @property
     def tokens_sha256(self) -> str:
@@ -87,9 +91,10 @@ def _found_text(bundle: Bundle, recipe: Recipe, work: Path, progress: Progress, 
     if recipe.calibration != "self":
         source = Path(recipe.calibration)
         digest = _same_file(source, recipe.text_sha256)
-        chunks = read_chunks(source, bundle, tokens)
+        ordered = read_chunks(source, bundle, _DRAWN * tokens, CHUNK, first=tokens)
+        chunks, spare = np.split(ordered, [max(1, tokens // ordered.shape[1])])
         _require_enough(source, chunks)
-        return split(source.name, chunks, digest)
+        return replace(split(source.name, chunks, digest), spare=spare)
     kept = own_text_file(recipe, work)
     if not kept.is_file():
         progress("writing calibration text", 0, 1)
@@ -98,6 +103,21 @@ def _found_text(bundle: Bundle, recipe: Recipe, work: Path, progress: Progress, 
         np.save(new, write_own_text(bundle.folder, tokens, recipe.seed, rows=rows))
         new.replace(kept)
     return split("self", np.load(kept))
+
+
+def draw_text(
+    text: Text, bundle: Bundle, recipe: Recipe, work: Path, progress: Progress, rows: int | None = None
+) -> Iterator[IntArray]:
+    """Further chunks, as long as experts lack tokens, each time as many as `text` has: of a file, what it has more, at
+    most three times; of the model's own text, once, as it takes long to write.
+    """
+    if text.name != "self" or recipe.calibration != "self":
+        spare, size = text.spare, len(text.chunks)
+        for start in range(0, len(spare) if spare is not None else 0, size):
+            yield spare[start : start + size]  # type: ignore[index]
+        return
+    again = replace(recipe, seed=recipe.seed + _OTHER_SEED)
+    yield _found_text(bundle, again, work, progress, rows).chunks
 
 
 def own_text_file(recipe: Recipe, work: Path) -> Path:
@@ -149,7 +169,9 @@ def text_to_measure(source: Path, bundle: Bundle, tokens: int, length: int = CHU
     return Text(source.name, chunks[:0], chunks, source.name)
 
 
-def read_chunks(source: Path, bundle: Bundle, tokens: int, length: int = CHUNK) -> IntArray:
+def read_chunks(
+    source: Path, bundle: Bundle, tokens: int, length: int = CHUNK, *, first: int | None = None
+) -> IntArray:
     """Token ids `[chunks, length]` of a file, at most `tokens` of them, taken evenly from all of it.
 
     Args:
@@ -157,6 +179,7 @@ def read_chunks(source: Path, bundle: Bundle, tokens: int, length: int = CHUNK) 
         bundle: whose tokenizer and chat template are used.
         tokens: most tokens to use.
         length: of a chunk; less where the text or the model's context is shorter.
+        first: of them, how many come first, evenly from all of the text by themselves.
 
     Raises:
         QuantizationError: the file cannot be read, is empty, or its tokens are not this model's.
@@ -172,9 +195,16 @@ def read_chunks(source: Path, bundle: Bundle, tokens: int, length: int = CHUNK) 
         )
     length = min(length, len(ids), bundle.manifest.architecture.context_length)
     chunks = ids[: len(ids) // length * length].reshape(-1, length)
-    wanted = max(1, min(len(chunks), tokens // length))
-    chosen: IntArray = chunks[np.linspace(0, len(chunks) - 1, wanted).astype(int)]
-    return chosen
+    chosen = _evenly(len(chunks), (first or tokens) // length)
+    left = np.setdiff1d(np.arange(len(chunks)), chosen)
+    more = left[_evenly(len(left), (tokens - (first or tokens)) // length)] if first and len(left) else left[:0]
+    ordered: IntArray = chunks[np.concatenate([chosen, more])]
+    return ordered
+
+
+def _evenly(count: int, wanted: int) -> IntArray:
+    """`wanted` of the numbers below `count`, at least one."""
+    return np.linspace(0, count - 1, max(1, min(count, wanted))).astype(np.int64)
 
 
 def too_little(chunks: IntArray) -> str | None:

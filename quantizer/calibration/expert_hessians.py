@@ -8,15 +8,13 @@ its output is mixed in with: that is how much its errors count. One that saw too
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property
-from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
 from ..graph.experts import Experts
 from ..storage.matrix import Floats
-from .half import as_stored
+from .routed_tokens import IntArray, RoutedTokens
 
 _FEW = 1 / 8  # tokens per input of a matrix: GPTQ gains most of what it can gain with as many, nothing with 1/64
 
@@ -27,71 +25,59 @@ class Seen:
 
     Attributes:
         experts: of the bundle's prefill graph.
-        files: of x `[chunks, …, H]`, routing `[chunks, tokens, E]`, and mean squares `[chunks, tokens, 1]` if known.
+        text: what they read of the calibration text.
+        drawn: what those read that lacked tokens, of further text.
     """
 
     experts: Experts
-    files: tuple[Path, ...]
+    text: RoutedTokens
+    drawn: tuple[RoutedTokens, ...] = ()
 
     def tokens(self) -> npt.NDArray[np.int64]:
         """How many tokens each expert saw, `[E]`."""
-        return np.array([len(chosen) for chosen, _ in self._routes], np.int64)
+        return np.array([self._own(expert) for expert in range(self.experts.sites[0].count)], np.int64)
+
+    def lacking(self) -> list[int]:
+        """Experts that saw too few for a Hessian of their own for each of their matrices."""
+        fewest = max(_fewest(site.inputs) for site in self.experts.sites)
+        return [expert for expert, count in enumerate(self.tokens()) if count < fewest]
 
     def rows(self, weight: str, expert: int) -> Floats | None:
         """What one matrix of a stack reads, weighted, `[its tokens and those that it borrows, K]`; None where that is
         not known.
         """
         site = next(site for site in self.experts.sites if site.weight == weight)
-        chosen, mixing = self._routes[expert]
-        borrowed, weights = self._borrowed(expert, site.inputs)
-        chosen, mixing = np.concatenate([chosen, borrowed]), np.concatenate([mixing, weights])
-        stored = np.load(self.files[0], mmap_mode="r")
-        x = as_stored(stored.reshape(-1, stored.shape[-1])[chosen])
+        parts = [(part, *part.of(expert)) for part in (self.text, *self.drawn)]
+        parts.append((self.text, *self._borrowed(expert, site.inputs)))
+        x = np.concatenate([part.x(tokens) for part, tokens, _ in parts])
         if weight == self.experts.gate_up.name:
-            return x * mixing[:, None]
+            x *= np.concatenate([mixing for *_, mixing in parts])[:, None]
+            return x
         inner = self.experts.inner(x, expert)
-        return None if inner is None else inner * self._shares(chosen, mixing)[:, None]
+        if inner is not None:
+            inner *= np.concatenate([part.shares(tokens, mixing) for part, tokens, mixing in parts])[:, None]
+        return inner
 
     def weight_of(self, expert: int, inputs: int) -> int:
         """How many tokens the rows of a matrix with `inputs` inputs count for: its own, or the fewest that will do."""
-        return max(len(self._routes[expert][0]), self._fewest(inputs))
+        return max(self._own(expert), _fewest(inputs))
 
-    def _borrowed(self, expert: int, inputs: int) -> tuple[npt.NDArray[np.int64], Floats]:
+    def _own(self, expert: int) -> int:
+        return sum(len(part.of(expert)[0]) for part in (self.text, *self.drawn))
+
+    def _borrowed(self, expert: int, inputs: int) -> tuple[IntArray, Floats]:
         """Tokens of the whole layer, and their weights, that stand in for those which an expert lacks.
 
         Together they weigh as much as the missing ones: the Hessian shrinks towards that of all tokens.
         """
-        own, mixing = self._routes[expert]
-        lacking = self._fewest(inputs) - len(own)
+        lacking = _fewest(inputs) - self._own(expert)
         if lacking <= 0:
             return np.zeros(0, np.int64), np.zeros(0, np.float32)
-        if not len(own):
-            mixing = np.concatenate([weights for _, weights in self._routes])
-        drawn = np.unique(np.linspace(0, self.total - 1, min(self.total, inputs)).astype(np.int64))
-        each = np.sqrt(np.mean(np.square(mixing)) * lacking / len(drawn))
-        return drawn, np.full(len(drawn), each, np.float32)
-
-    def _fewest(self, inputs: int) -> int:
-        return math.ceil(_FEW * inputs)
-
-    def _shares(self, chosen: npt.NDArray[np.int64], mixing: Floats) -> Floats:
-        """An expert writes to the residual stream: see `hessian_graph`."""
-        if len(self.files) < 3:
-            return mixing
-        squares = np.load(self.files[2], mmap_mode="r").reshape(-1)[chosen]
-        shares: Floats = mixing / np.sqrt(np.maximum(squares, np.float32(1e-30)))
-        return shares
-
-    @cached_property
-    def total(self) -> int:
-        """Tokens of the layer."""
-        return int(np.prod(np.load(self.files[1], mmap_mode="r").shape[:-1]))
-
-    @cached_property
-    def _routes(self) -> list[tuple[npt.NDArray[np.int64], Floats]]:
-        """The tokens of each expert, and the weights that its outputs are mixed in with."""
-        mixing = np.ascontiguousarray(self.experts.mixing(_flat(np.load(self.files[1]))).T)
-        return [(chosen := np.flatnonzero(weights), weights[chosen]) for weights in mixing]
+        own = np.concatenate([part.of(expert)[1] for part in (self.text, *self.drawn)])
+        square = float(np.mean(np.square(own))) if len(own) else self.text.mean_square()
+        total = self.text.total
+        tokens = np.unique(np.linspace(0, total - 1, min(total, inputs)).astype(np.int64))
+        return tokens, np.full(len(tokens), math.sqrt(square * lacking / len(tokens)), np.float32)
 
 
 class ExpertHessians:
@@ -104,28 +90,25 @@ class ExpertHessians:
     def __init__(self, seen: Mapping[str, Seen]) -> None:
         self._seen = seen
 
+    @property
+    def seen(self) -> list[Seen]:
+        """Of each layer that has experts."""
+        return list({seen.experts.name: seen for seen in self._seen.values()}.values())
+
     def read(self, weight: str, expert: int) -> Floats | None:
         """`[K, K]` of one expert's inputs; None where the layer saw too few tokens."""
         seen = self._seen.get(weight)
         rows = seen.rows(weight, expert) if seen else None
-        if seen is None or rows is None or _too_few(seen.total, rows.shape[1]):
+        if seen is None or rows is None or seen.text.total < _fewest(rows.shape[1]):
             return None
         hessian: Floats = rows.T @ rows / np.float32(seen.weight_of(expert, rows.shape[1]))
         return hessian
 
     def rare(self) -> dict[str, list[int]]:
-        """Experts that saw too few tokens for a Hessian of their own, by module."""
-        found = {}
-        for seen in self._seen.values():
-            inputs = min(site.inputs for site in seen.experts.sites)
-            rare = [expert for expert, count in enumerate(seen.tokens()) if _too_few(int(count), inputs)]
-            found[seen.experts.name] = rare
-        return {name: rare for name, rare in found.items() if rare}
+        """Experts that saw too few tokens for Hessians of their own, by module."""
+        rare = {seen.experts.name: seen.lacking() for seen in self._seen.values()}
+        return {name: experts for name, experts in rare.items() if experts}
 
 
-def _too_few(tokens: int, inputs: int) -> bool:
-    return tokens < _FEW * inputs
-
-
-def _flat(array: Floats) -> Floats:
-    return array.reshape(-1, array.shape[-1])
+def _fewest(inputs: int) -> int:
+    return math.ceil(_FEW * inputs)

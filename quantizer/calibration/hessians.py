@@ -10,8 +10,8 @@ named for them; else the states in front of each layer stay, and a layer runs ag
 
 import json
 import time
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from hashlib import sha256
 from pathlib import Path
 from threading import Lock
@@ -31,6 +31,7 @@ from ..storage.weights_file import WEIGHTS_NAME
 from .expert_hessians import ExpertHessians, Seen
 from .half import is_activation, read_row, to_half
 from .hessian_graph import HESSIAN, SQUARES, add_hessians, add_inputs_of, hessian_bytes
+from .routed_tokens import RoutedParts, RoutedTokens
 from .segments import Arrays, Cut, Segment, body, empty_cache_feeds, find_cut
 
 _HEAD = "head"
@@ -59,7 +60,8 @@ class Hessians:
         self._made: tuple[int, Arrays] = (-1, {})
         self.fingerprint = run.log.fingerprint
         self.tokens = run.batches.size
-        self.experts = ExpertHessians(_seen(run.graph, run.log))
+        self._drawn: dict[str, tuple[RoutedTokens, ...]] = {}
+        self.experts = self._of_experts()
 
     def __contains__(self, weight: str) -> bool:
         return weight in self._run.log.values
@@ -76,6 +78,30 @@ class Hessians:
                 self._made = layer, self._run.hessians(layer)
             hessian: Floats = self._made[1][f"{value}.{HESSIAN}"]
         return hessian
+
+    def draw(self, chunks: IntArray, work: Path) -> None:
+        """Run further text through the layers, for the experts that saw too few tokens: they get all that they read of
+        it, by which `experts` is made anew. What an interrupted run left in `work` is used if it fits.
+        """
+        lacking = self.experts.rare()
+        digest = sha256(f"{self.fingerprint} {sorted(lacking.items())}".encode() + chunks.tobytes()).hexdigest()
+        run = replace(self._run, batches=_batches(chunks, self._run.graph), log=_Log(work, digest, keep=True))
+        for layer in range(run.log.layers_done, run.last_layer_of(lacking) + 1):
+            run.route(layer, lacking)
+        for experts in find_experts(run.graph):
+            if only := lacking.get(experts.name):
+                part = RoutedTokens(experts, tuple(run.log.spilled(f"experts.{experts.name}")), frozenset(only))
+                self._drawn[experts.name] = (*self._drawn.get(experts.name, ()), part)
+        self.fingerprint = digest
+        self.experts = self._of_experts()
+
+    def _of_experts(self) -> ExpertHessians:
+        found: dict[str, Seen] = {}
+        for experts in find_experts(self._run.graph):
+            files = self._run.log.spilled(f"experts.{experts.name}")
+            seen = Seen(experts, RoutedTokens(experts, tuple(files)), self._drawn.get(experts.name, ()))
+            found |= {site.weight: seen for site in experts.sites}
+        return ExpertHessians(found)
 
     def diagonal(self, weight: str) -> Floats:
         """Mean squares of the inputs, `[K]`."""
@@ -151,6 +177,32 @@ class _Run:
         _require_finite(layer, found)
         self.log.finish(layer, readers, found)
 
+    def route(self, layer: int, wanted: Mapping[str, Sequence[int]]) -> None:
+        """Run a layer on further text: of what its experts read, spill the tokens that go to experts in `wanted`."""
+        model = body(self.graph, self.cut, layer, layer + 1)
+        crossing = [str(value.name) for value in model.graph.outputs]
+        mixtures = [
+            (experts, add_inputs_of(model.graph, experts), RoutedParts(experts, wanted[experts.name]))
+            for experts in find_experts(model.graph)
+            if experts.name in wanted
+        ]
+        for index, out in enumerate(self._outputs(model, layer)):
+            self.log.spill(f"layer{layer + 1}", index, len(self.batches), {name: out[name] for name in crossing})
+            for _, names, parts in mixtures:
+                parts.add([out[name] for name in names])
+        for experts, names, parts in mixtures:
+            self.log.spill(f"experts.{experts.name}", 0, 1, dict(zip(names, parts.joined(), strict=True)))
+        self.log.finish(layer, {}, {})
+
+    def last_layer_of(self, modules: Collection[str]) -> int:
+        """The last layer that has one of these modules of experts; -1 if none has."""
+        held = (
+            layer
+            for layer in reversed(range(self.layers))
+            if any(e.name in modules for e in find_experts(body(self.graph, self.cut, layer, layer + 1).graph))
+        )
+        return next(held, -1)
+
     def hessians(self, layer: int) -> Arrays:
         """The Hessians of a layer that was run before, by value."""
         model = body(self.graph, self.cut, layer, layer + 1)
@@ -201,14 +253,6 @@ def _require_finite(layer: int, hessians: Arrays) -> None:
             f"layer {layer}: what its matrices read is not finite; a weight up to there is NaN, infinite or far too "
             "large. The source checkpoint is broken: export a sound one."
         )
-
-
-def _seen(graph: ir.Graph, log: "_Log") -> dict[str, Seen]:
-    found: dict[str, Seen] = {}
-    for experts in find_experts(graph):
-        seen = Seen(experts, tuple(log.spilled(f"experts.{experts.name}")))
-        found |= {site.weight: seen for site in experts.sites}
-    return found
 
 
 def _head_weights(cut: Cut) -> list[ir.Value]:

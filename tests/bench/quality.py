@@ -3,12 +3,12 @@
     python tests/bench/offgrid.py smol demo/offgrid
     python tests/bench/quality.py demo/offgrid --calibration mixed.txt --second other.txt --work demo/quality
 
-Rows are budgets in bits per weight (`5.0`), `int8`, groups of 32 with outliers (`g32 +auto`, `g32 +0`), and the peers
-that are installed. A row is made by the package's own `quantize`, and compared with the float bundle over 16 chunks of
-512 tokens: `pydoc_data.topics` of CPython 3.11, joined by empty lines in the order of their keys, characters 200,000 to
-290,000; and over 4 chunks of --second. Bits per weight are those of weights.bin. Calibration and sensitivity run once
-for a bundle and a text and are kept in --work, as are bundles and figures: a run that was ended goes on, and
-`--again ROW` forgets a row.
+Rows are budgets in bits per weight (`5.0`) or in time (`time avx512 0.93`), `int8`, groups of 32 with outliers
+(`g32 +auto`, `g32 +0`), and the peers that are installed. A row is made by the package's own `quantize`, and compared
+with the float bundle over 16 chunks of 512 tokens: `pydoc_data.topics` of CPython 3.11, joined by empty lines in the
+order of their keys, characters 200,000 to 290,000; and over 4 chunks of --second. Bits per weight are those of
+weights.bin. Calibration and sensitivity run once for a bundle and a text and are kept in --work, as are bundles and
+figures: a run that was ended goes on, and `--again ROW` forgets a row.
 """
 
 import argparse
@@ -33,7 +33,7 @@ from runtime.bundle.bundle import Bundle, open_bundle
 from runtime.text.tokenizer import Tokenizer
 
 TOPICS, CHUNKS, SECOND, LENGTH = slice(200_000, 290_000), 16, 4, 512
-ROWS = ["rtn g32", "rtn g128", "4.6", "5.0", "5.5", "6.2", "int8"]
+ROWS = ["rtn g32", "rtn g128", "4.25", "4.5", "4.6", "5.0", "5.5", "6.2", "int8"]
 FIGURES = {"KL": "kl", "late half": "kl_late", "99 %": "kl_p99", "top-1": "top1", "perplexity": "perplexity"}
 
 
@@ -47,6 +47,9 @@ def recipe_of(row: str, calibration: str) -> Recipe:
         count = row.removeprefix("g32 +")
         storage = Storage(bits=4, residual_channels="auto" if count == "auto" else int(count))
         return make_recipe(method="gptq", storage=storage, calibration=calibration)
+    if row.startswith("time "):
+        target, time = row.removeprefix("time ").split()
+        return make_recipe(time=float(time), costs=target, calibration=calibration)
     return make_recipe(budget=float(row), calibration=calibration)
 
 

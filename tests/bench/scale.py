@@ -139,7 +139,10 @@ def watch(command: list[str], folder: Path) -> tuple[dict[str, Seen], int, str]:
             memory, now = _anonymous(process.pid), time.monotonic()
             out.seek(0)
             names = [line[6:].strip() for line in out.read().splitlines() if line.startswith("phase ")]
-            seen = phases.setdefault(names[-1] if names else "starting", Seen())
+            name = names[-1] if names else "starting"
+            if name not in phases:
+                print(f"{now - began:8.1f} s  {name}", file=sys.stderr, flush=True)
+            seen = phases.setdefault(name, Seen())
             seen.seconds, seen.memory = seen.seconds + now - began - at, max(seen.memory, memory)
             at = now - began
             if int(at * 10) % 20 == 0:

@@ -28,6 +28,15 @@ def test_quantize_and_evaluate(tiny_bundle, tmp_path, text):
     assert abs(same.kl) < 1e-6 < 1e-4 < scores.kl
 
 
+def test_memory_is_kept_to_and_what_a_run_takes_is_told_first(tiny_bundle, tmp_path):
+    told = []
+    with pytest.raises(QuantizationError, match=r"of memory are needed, and 976\.6 KiB may be used"):
+        quantizer.quantize(tiny_bundle, tmp_path / "no", bits=4, memory=10**6, on_forecast=told.append)
+    assert not (tmp_path / "no").exists()
+    quantizer.quantize(tiny_bundle, tmp_path / "yes", bits=4, memory=told[0].peak_memory, on_forecast=told.append)
+    assert [phase.name for phase in told[0].phases] == [phase.name for phase in told[1].phases]
+
+
 def test_a_recipe_says_everything(tiny_bundle, tmp_path):
     recipe = quantizer.Recipe(
         quantizer.QuantConfig(quantizer.Scheme(4)), quantizer.QuantConfig(quantizer.Scheme(8, 32, True))

@@ -152,10 +152,10 @@ def test_an_expert_that_lacks_tokens_borrows_from_all(make_family, tmp_path):
     site = seen.experts.sites[0]
     own = seen.rows(site.weight, 0)
     assert len(own) == seen.tokens()[0] == seen.weight_of(0, site.inputs)
-    chosen, mixing = seen._routes[0]
-    seen._routes[0] = chosen[:1], mixing[:1]
+    chosen, mixing = seen.text._routes[0]
+    seen.text._routes[0] = chosen[:1], mixing[:1]
     assert seen.weight_of(0, site.inputs) == 8
-    x = from_half(np.load(seen.files[0])).reshape(-1, site.inputs)
+    x = from_half(np.load(seen.text.files[0])).reshape(-1, site.inputs)
     alike = np.corrcoef(hessians.read(site.weight, 0).ravel(), (x.T @ x).ravel())[0, 1]
     assert alike > 0.7
     assert len(seen.rows(site.weight, 0)) == 1 + site.inputs

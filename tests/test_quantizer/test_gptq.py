@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from quantizer.algorithms.array_module import array_module
-from quantizer.algorithms.factor import damp, inverse_factor, upper_factor
+from quantizer.algorithms.factor import damp, damped_factor, inverse_factor, upper_factor
 from quantizer.algorithms.gptq import gptq
 from quantizer.algorithms.grid_search import search_matrix
 from quantizer.algorithms.hessian import Hessian
@@ -68,6 +68,28 @@ def test_factors():
         assert not np.tril(factor, -1).any()
         np.testing.assert_allclose(factor @ factor.T, damped, atol=1e-10 * damped.max())
         np.testing.assert_allclose(inverse @ factor, np.eye(inputs), atol=1e-8)
+
+
+@pytest.mark.parametrize("seen", [50, 3000])
+def test_a_factor_in_single_precision(seen):
+    """Of inputs whose loudness spans four decades, one of them never seen, two of them the same."""
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((seen, 700)) * np.exp(rng.normal(0, 2, 700))
+    x[:, 7], x[:, 9] = 0, x[:, 10]
+    hessian = (x.T @ x / seen).astype(np.float32)
+    exact, single = upper_factor(damp(hessian)), damped_factor(hessian)
+    assert single.dtype == np.float32
+    assert (np.abs(single - exact).max(axis=1) < 1e-4 * np.abs(exact).max(axis=1)).all()
+
+
+def test_a_factor_that_needs_double_precision():
+    """An input a million times as loud as all others, and there twice."""
+    x = np.random.default_rng(0).standard_normal((400, 300)) * 1e-6
+    x[:, 4] *= 1e6
+    x[:, 5] = x[:, 4]
+    hessian = (x.T @ x / 400).astype(np.float32)
+    factor = damped_factor(hessian).astype(np.float64)
+    np.testing.assert_allclose(factor @ factor.T, damp(hessian), atol=1e-6 * hessian.max())
 
 
 def test_gptq_is_the_published_algorithm():
