@@ -1,5 +1,6 @@
 """Read a config.json strictly: every key is understood, known to be irrelevant, or an error that names it."""
 
+import math
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
@@ -7,6 +8,7 @@ from runtime.errors import CheckpointError, UnsupportedError
 
 T = TypeVar("T")
 _MISSING = object()
+_EPSILONS = ("eps", "epsilon")  # how keys end that are added below a root
 
 # Keys without influence on the logits of a causal forward pass: bookkeeping, training and generation settings.
 IRRELEVANT = frozenset(
@@ -58,6 +60,8 @@ class Config:
             value = float(value)
         if not isinstance(value, kind) or (isinstance(value, bool) and kind not in (bool, object)):
             raise CheckpointError(f"{self.where}: {key} must be of type {kind.__name__}, got {value!r}.")
+        if isinstance(value, float) and not (math.isfinite(value) and (value >= 0 or not key.endswith(_EPSILONS))):
+            raise CheckpointError(f"{self.where}: {key} is {value!r}, with which nothing can be computed.")
         return value
 
     def positive(self, key: str, default: Any = _MISSING) -> int:

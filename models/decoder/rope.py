@@ -84,6 +84,8 @@ def _scaled(config: Config, settings: dict[str, Any], width: int) -> Rope:
             raise CheckpointError(f"{config.where}: {key} of the rotary positions is {value!r}; it must be above 0.")
     base = inverse_frequencies(settings["rope_theta"], width)
     frequencies, factor = _KINDS[kind](base, settings)
+    if not (np.isfinite(frequencies).all() and math.isfinite(factor)):
+        raise CheckpointError(f"{config.where}: the rotary positions are no numbers by {settings}.")
     if kind not in _SWITCHING:
         return Rope(tuple(map(float, frequencies)), factor)
     long = base / np.array(settings["long_factor"], np.float32)

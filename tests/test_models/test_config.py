@@ -32,6 +32,16 @@ def test_unknown_key_is_refused_unless_declared_irrelevant():
         ({"attention_bias": 1}, "attention_bias must be of type bool"),
         ({"num_key_value_heads": 3}, "4 query heads, not a multiple"),
         ({"model_type": None}, "model_type is missing; supported: apertus"),
+        ({"rms_norm_eps": float("nan")}, "rms_norm_eps is nan, with which nothing can be computed"),
+        ({"rms_norm_eps": float("inf")}, "rms_norm_eps is inf"),
+        ({"rms_norm_eps": -1e-5}, "rms_norm_eps is -1e-05"),
+        ({"rope_theta": 0}, r"rope_theta of the rotary positions is 0\.0; it must be above 0"),
+        ({"rope_scaling": {"type": "linear", "factor": -2.0}}, r"factor of the rotary positions is -2\.0"),
+        ({"rope_scaling": {"type": "linear", "factor": "2"}}, "factor of the rotary positions is '2'"),
+        (
+            {"rope_scaling": {"type": "longrope", "factor": 2.0, "short_factor": [0] * 8, "long_factor": [1] * 8}},
+            "the rotary positions are no numbers",
+        ),
     ],
 )
 def test_wrong_value_names_its_key(change, message):
