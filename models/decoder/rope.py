@@ -83,6 +83,9 @@ def _scaled(config: Config, settings: dict[str, Any], width: int) -> Rope:
         if value is not None and not (isinstance(value, int | float) and 0 < value < math.inf):
             raise CheckpointError(f"{config.where}: {key} of the rotary positions is {value!r}; it must be above 0.")
     base = inverse_frequencies(settings["rope_theta"], width)
+    divisors = [settings[key] for key in ("short_factor", "long_factor") if settings.get(key)]
+    if not all(min(each) > 0 for each in divisors):
+        raise CheckpointError(f"{config.where}: short_factor and long_factor of the rotary positions must be above 0.")
     frequencies, factor = _KINDS[kind](base, settings)
     if not (np.isfinite(frequencies).all() and math.isfinite(factor)):
         raise CheckpointError(f"{config.where}: the rotary positions are no numbers by {settings}.")

@@ -109,7 +109,7 @@ def test_sampling_settings_of_a_file_are_those_of_the_bundle(make_gguf):
         ({"tokenizer.chat_template": 5}, "chat_template is 5, not the text"),
         ({"tokenizer.chat_template.tool_use": 5}, "tool_use is 5, not the text"),
         ({"llama.rope.scaling.factor": float("nan")}, "factor of the rotary positions is nan"),
-        ({"llama.attention.layer_norm_rms_epsilon": float("inf")}, "epsilon is inf"),
+        ({"llama.attention.layer_norm_rms_epsilon": float("inf")}, "rms_norm_eps is inf"),
         ({"llama.rope.freq_base": 0.0}, "rope_theta of the rotary positions is 0.0"),
         ({"llama.rope.scaling.factor": -2.0}, r"factor of the rotary positions is -2\.0"),
     ],

@@ -40,7 +40,7 @@ def test_unknown_key_is_refused_unless_declared_irrelevant():
         ({"rope_scaling": {"type": "linear", "factor": "2"}}, "factor of the rotary positions is '2'"),
         (
             {"rope_scaling": {"type": "longrope", "factor": 2.0, "short_factor": [0] * 8, "long_factor": [1] * 8}},
-            "the rotary positions are no numbers",
+            "short_factor and long_factor of the rotary positions must be above 0",
         ),
     ],
 )
