@@ -152,7 +152,7 @@ class Plan:
             hessian = (
                 hessian * ((1 - _EMBEDDING_SHARE) / mean) + np.eye(len(hessian), dtype=np.float32) * _EMBEDDING_SHARE
             )
-        return hessian.astype(np.float32)
+        return hessian.astype(np.float32, copy=False)
 
     def read(self, site: QuantizableWeight, tensor: ir.TensorProtocol, expert: int = 0) -> Floats:
         """The rearranged weights of a matrix, or of one in a stack, float32 `[N, K]`.
