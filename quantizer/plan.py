@@ -1,8 +1,10 @@
 """What a run does to each matrix: the rearrangement that its neighbours absorb, its Hessian, how it is stored."""
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from threading import Lock
+from weakref import WeakValueDictionary
 
 import numpy as np
 import onnx_ir as ir
@@ -10,6 +12,7 @@ import onnx_ir as ir
 from runtime.bundle import json_codec
 from runtime.errors import QuantizationError
 
+from .algorithms.hessian import Hessian
 from .algorithms.outlier_channels import find_outlier_channels
 from .allocation.budget import Measured, Tried, allocate_bytes, stored_bytes, try_base
 from .allocation.candidates import candidates_of, config_for, schemes_of
@@ -22,7 +25,7 @@ from .storage.scheme import QuantConfig
 from .storage.storing import outlier_bytes
 from .storage.weights_file import Layout, read_part, read_tensor
 from .transforms.discover import Structure
-from .transforms.equivalent import EquivalentTransforms
+from .transforms.equivalent import Axis, EquivalentTransforms
 from .transforms.permute import plan_permutations
 from .transforms.smooth import plan_smoothing
 
@@ -59,6 +62,8 @@ class Plan:
         self.configs = {s.unit: config_for(s, recipe) for s in sites}
         self.outlier_channels: dict[str, Index] = {}  # by weight: inputs that stay in floating point
         self._hessians = hessians
+        self._shared: WeakValueDictionary[Hashable, Hessian] = WeakValueDictionary()
+        self._lock = Lock()
         self._transposed = transposed
         if hessians is not None and recipe.permute:
             plan_permutations(structure, self.diagonal, self.changes)
@@ -94,7 +99,7 @@ class Plan:
         for site in (site for site in self.sites if site.weight in tensors):
             hessian = self.hessian(site) if site.role == "linear" else None
             if hessian is not None and len(
-                found := find_outlier_channels(self.read(site, tensors[site.weight]), hessian)
+                found := find_outlier_channels(self.read(site, tensors[site.weight]), hessian.values)
             ):
                 self.outlier_channels[site.weight] = found
 
@@ -131,7 +136,7 @@ class Plan:
         """What weights.bin will take by the configs chosen so far, outlier channels aside."""
         return stored_bytes(self.sites, self.configs, layout)
 
-    def matrices(self, site: QuantizableWeight, tensor: ir.TensorProtocol) -> Iterator[tuple[Floats, Floats | None]]:
+    def matrices(self, site: QuantizableWeight, tensor: ir.TensorProtocol) -> Iterator[tuple[Floats, Hessian | None]]:
         """A matrix `[N, K]` and the Hessian of its inputs; those of a stack one after the other.
 
         Raises:
@@ -140,13 +145,27 @@ class Plan:
         for expert in range(site.count):
             yield self.read(site, tensor, expert), self.hessian(site, expert)
 
-    def hessian(self, site: QuantizableWeight, expert: int = 0) -> Floats | None:
-        """The Hessian of a matrix's inputs as they will be; None where unknown."""
+    def hessian(self, site: QuantizableWeight, expert: int = 0) -> Hessian | None:
+        """The Hessian of a matrix's inputs as they will be; None where unknown.
+
+        Matrices that read the same inputs share it, and its factor, while one of them is under way.
+        """
         if self._hessians is not None and site.role == "experts":
-            return self._hessians.experts.read(site.weight, expert)
+            own = self._hessians.experts.read(site.weight, expert)
+            return None if own is None else Hessian(own)
         if self._hessians is None or site.weight not in self._hessians:
             return None
-        hessian = self.changes.inputs(site.weight).apply_to_hessian(self._hessians.read(site.weight))
+        axis, role = self.changes.inputs(site.weight), site.role
+        key = (self._hessians.inputs_of(site.weight), axis.identity, role)
+        with self._lock:
+            found = self._shared.get(key)
+            if found is None:
+                found = self._shared[key] = Hessian(self._changed(site, axis))
+            return found
+
+    def _changed(self, site: QuantizableWeight, axis: Axis) -> Floats:
+        assert self._hessians is not None
+        hessian = axis.apply_to_hessian(self._hessians.read(site.weight))
         mean = hessian.diagonal().mean()
         if site.role == "embedding" and mean > 0:
             hessian = (

@@ -14,7 +14,7 @@ import numpy as np
 
 from runtime.errors import QuantizationError
 
-from ..algorithms.factor import damp, inverse_factor
+from ..algorithms.hessian import Hessian
 from ..algorithms.outlier_channels import lost_to_rounding
 from ..algorithms.quantize_matrix import quantize_matrix
 from ..algorithms.registry import CALIBRATED
@@ -53,7 +53,7 @@ class Tried:
 
 
 def try_base(
-    site: QuantizableWeight, matrices: Iterable[tuple[Floats, Floats | None]], schemes: Collection[Scheme]
+    site: QuantizableWeight, matrices: Iterable[tuple[Floats, Hessian | None]], schemes: Collection[Scheme]
 ) -> Tried:
     """Quantize a matrix `[N, K]`, or a stack of them, by its base config.
 
@@ -68,13 +68,13 @@ def try_base(
     for weight, hessian in matrices:
         matrix, index = quantize_matrix(weight, hessian, base_of(site), CALIBRATED, np.float16)
         values.append(effective(matrix, index))
-        importance = np.ones(site.inputs, np.float32) if hessian is None else _own_variance(hessian)
+        importance = np.ones(site.inputs, np.float32) if hessian is None else hessian.conditional_variances
         for scheme in schemes:
             input_errors[scheme] += importance * lost_by_input(weight, scheme)
         if hessian is not None:
             norms = np.einsum("nk,nk->k", weight, weight)
             for size in rounding_errors:
-                rounding_errors[size] += float(lost_to_rounding(hessian.diagonal(), norms, size).sum())
+                rounding_errors[size] += float(lost_to_rounding(hessian.values.diagonal(), norms, size).sum())
     return Tried(np.stack(values) if site.role == "experts" else values[0], input_errors, rounding_errors)
 
 
@@ -143,13 +143,6 @@ def predicted_kl_of(
     lost = np.sort(measured.input_errors[config.scheme])[: site.inputs - config.residual_channels]
     rounding = measured.rounding_errors[config.scheme.group_size] if rounded else 0.0
     return measured.kl * ((float(lost.sum()) + rounding) / before) if before else 0.0
-
-
-def _own_variance(hessian: Floats) -> Floats:
-    """1 / diag(H⁻¹), damped: of each input `[K]`, what all others do not tell."""
-    factor = inverse_factor(damp(hessian))
-    result: Floats = (1 / np.einsum("ij,ij->j", factor, factor)).astype(np.float32)
-    return result
 
 
 def _parts(site: QuantizableWeight, config: QuantConfig) -> list[int]:

@@ -38,6 +38,12 @@ class Axis:
             scale = later.scale if scale is None else scale * later.scale
         return Axis(order, scale)
 
+    @property
+    def identity(self) -> tuple[bytes, bytes]:
+        """Equal for equal changes."""
+        order, scale = self.order, self.scale
+        return b"" if order is None else order.tobytes(), b"" if scale is None else scale.tobytes()
+
     def apply(self, array: Floats, axis: int) -> Floats:
         """Reorder and scale one axis of an array."""
         if self.order is not None:
