@@ -1,8 +1,9 @@
 """What a run does to each matrix: the rearrangement that its neighbours absorb, its Hessian, how it is stored."""
 
 import json
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from threading import Lock
 from weakref import WeakValueDictionary
 
@@ -113,7 +114,11 @@ class Plan:
 
     def tried(self, site: QuantizableWeight, tensor: ir.TensorProtocol) -> Tried:
         """A matrix quantized in an ordinary way, its values as the float graph has them."""
-        tried = try_base(site, self.matrices(site, tensor), schemes_of(site, self.recipe))
+        tried = try_base(
+            site,
+            (partial(self.matrix, site, tensor, expert) for expert in range(site.count)),
+            schemes_of(site, self.recipe),
+        )
         values = tried.values if site.role == "experts" else self.changes.undo_matrix(site.weight, tried.values)
         return replace(tried, values=np.ascontiguousarray(values.swapaxes(-1, -2) if site.transposed else values))
 
@@ -136,14 +141,15 @@ class Plan:
         """What weights.bin will take by the configs chosen so far, outlier channels aside."""
         return stored_bytes(self.sites, self.configs, layout)
 
-    def matrices(self, site: QuantizableWeight, tensor: ir.TensorProtocol) -> Iterator[tuple[Floats, Hessian | None]]:
-        """A matrix `[N, K]` and the Hessian of its inputs; those of a stack one after the other.
+    def matrix(
+        self, site: QuantizableWeight, tensor: ir.TensorProtocol, expert: int = 0
+    ) -> tuple[Floats, Hessian | None]:
+        """A matrix `[N, K]`, or one of a stack, and the Hessian of its inputs.
 
         Raises:
             QuantizationError: NaN or infinite weights.
         """
-        for expert in range(site.count):
-            yield self.read(site, tensor, expert), self.hessian(site, expert)
+        return self.read(site, tensor, expert), self.hessian(site, expert)
 
     def hessian(self, site: QuantizableWeight, expert: int = 0) -> Hessian | None:
         """The Hessian of a matrix's inputs as they will be; None where unknown.

@@ -1,6 +1,7 @@
 """The codes of each matrix by the plan: what takes long, and is done for a few matrices beside each other."""
 
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 import onnx_ir as ir
@@ -10,6 +11,7 @@ from .algorithms.outlier_channels import refit, set_apart
 from .algorithms.quantize_matrix import quantize_matrix
 from .graph.expert_stacks import quantize_stack
 from .graph.quantizable import QuantizableWeight
+from .parallel import parallel_map
 from .plan import Plan
 from .storage.matrix import NO_RESIDUALS, Floats, Index, QuantizedMatrix, effective
 from .storage.packing import packed_bytes
@@ -79,8 +81,13 @@ class QuantizeWorker:
 
     def _stack(self, site: QuantizableWeight, tensor: ir.TensorProtocol) -> Codes:
         plan, config = self._plan, self._plan.configs[site.unit]
-        largest = max(float(np.abs(plan.read(site, tensor, expert)).max()) for expert in range(site.count))
-        kind = np.dtype(scale_type_of(largest, config.scheme))
+
+        def largest(expert: int) -> float:
+            weight = plan.read(site, tensor, expert)
+            return float(max(weight.max(initial=0.0), -weight.min(initial=0.0)))
+
+        of_all = max(parallel_map(partial(largest, expert) for expert in range(site.count)))
+        kind = np.dtype(scale_type_of(of_all, config.scheme))
         weights = (plan.read(site, tensor, expert) for expert in range(site.count))
 
         def quantized(i: int, weight: Floats) -> QuantizedMatrix:

@@ -7,8 +7,9 @@ second code lose nothing. Compared with GPTQ on SmolLM2-135M, E was predicted wi
 by diag(H) instead, residual channels looked up to twice as good as they are.
 """
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
 
@@ -20,6 +21,7 @@ from ..algorithms.quantize_matrix import quantize_matrix
 from ..algorithms.registry import CALIBRATED
 from ..algorithms.rtn import lost_by_input
 from ..graph.quantizable import QuantizableWeight
+from ..parallel import parallel_map
 from ..storage.matrix import Floats, effective
 from ..storage.packing import packed_bytes
 from ..storage.scheme import QuantConfig, Scheme
@@ -53,29 +55,46 @@ class Tried:
 
 
 def try_base(
-    site: QuantizableWeight, matrices: Iterable[tuple[Floats, Hessian | None]], schemes: Collection[Scheme]
+    site: QuantizableWeight,
+    matrices: Iterable[Callable[[], tuple[Floats, Hessian | None]]],
+    schemes: Collection[Scheme],
 ) -> Tried:
-    """Quantize a matrix `[N, K]`, or a stack of them, by its base config.
+    """Quantize a matrix `[N, K]`, or a stack of them, by its base config: several of a stack at a time.
 
     Args:
         site: the matrix or stack.
-        matrices: of each matrix the float weights, rearranged, and the Hessian of its inputs if known.
+        matrices: makes, of each matrix, the float weights, rearranged, and the Hessian of its inputs if known.
         schemes: whose input errors are wanted.
     """
-    input_errors = {scheme: np.zeros(site.inputs, np.float32) for scheme in schemes}
-    rounding_errors = dict.fromkeys({scheme.group_size for scheme in schemes}, 0.0)
-    values = []
-    for weight, hessian in matrices:
+    values = np.empty((site.count, site.rows, site.inputs), np.float32)
+
+    def one(number: int, read: Callable[[], tuple[Floats, Hessian | None]]) -> _Errors:
+        weight, hessian = read()
         matrix, index = quantize_matrix(weight, hessian, base_of(site), CALIBRATED, np.float16)
-        values.append(effective(matrix, index))
-        importance = np.ones(site.inputs, np.float32) if hessian is None else hessian.conditional_variances
-        for scheme in schemes:
-            input_errors[scheme] += importance * lost_by_input(weight, scheme)
-        if hessian is not None:
-            norms = np.einsum("nk,nk->k", weight, weight)
-            for size in rounding_errors:
-                rounding_errors[size] += float(lost_to_rounding(hessian.values.diagonal(), norms, size).sum())
-    return Tried(np.stack(values) if site.role == "experts" else values[0], input_errors, rounding_errors)
+        values[number] = effective(matrix, index)
+        return _errors(weight, hessian, schemes)
+
+    tried = Tried(values if site.role == "experts" else values[0], {}, {})
+    for input_errors, rounding_errors in parallel_map(partial(one, *entry) for entry in enumerate(matrices)):
+        for scheme, errors in input_errors.items():
+            tried.input_errors[scheme] = tried.input_errors.get(scheme, np.float32(0)) + errors
+        for size, lost in rounding_errors.items():
+            tried.rounding_errors[size] = tried.rounding_errors.get(size, 0.0) + lost
+    return tried
+
+
+_Errors = tuple[dict[Scheme, Floats], dict[int, float]]
+
+
+def _errors(weight: Floats, hessian: Hessian | None, schemes: Collection[Scheme]) -> _Errors:
+    """Of one matrix, as in `Measured`."""
+    importance = np.ones(weight.shape[1], np.float32) if hessian is None else hessian.conditional_variances
+    input_errors = {scheme: importance * lost_by_input(weight, scheme) for scheme in schemes}
+    if hessian is None:
+        return input_errors, dict.fromkeys({scheme.group_size for scheme in schemes}, 0.0)
+    norms, squares = np.einsum("nk,nk->k", weight, weight), hessian.values.diagonal()
+    sizes = {scheme.group_size for scheme in schemes}
+    return input_errors, {size: float(lost_to_rounding(squares, norms, size).sum()) for size in sizes}
 
 
 def allocate_bytes(

@@ -222,13 +222,14 @@ def main() -> None:
     parser.add_argument("--preset", help="as of onnxlm quantize  [default: balanced]")
     parser.add_argument("--method", help="as of onnxlm quantize")
     parser.add_argument("--calibration-tokens", type=int, help="fewer make a quick trial, and no measurement")
+    parser.add_argument("--calibration", help="as of onnxlm quantize: text that need not be written takes no time")
     parser.add_argument("--folder", type=Path, help="for all files; removed in the end  [default: a temporary one]")
     parser.add_argument("--child", nargs=3, help=argparse.SUPPRESS)
     chosen = parser.parse_args()
     if chosen.child:
         child(Path(chosen.child[0]), Path(chosen.child[1]), json.loads(chosen.child[2]))
         return
-    names = ("preset", "method", "calibration_tokens")
+    names = ("preset", "method", "calibration_tokens", "calibration")
     options = {name: getattr(chosen, name) for name in names if getattr(chosen, name) is not None}
     folder = Path(tempfile.mkdtemp(prefix="onnxlm-scale-", dir=chosen.folder))
     try:
