@@ -135,6 +135,13 @@ def token_warnings(checkpoint: "Checkpoint", tokens: Tokens, vocab_size: int, *,
             "nothing ends a generation: neither config.json, generation_config.json nor the tokenizer names an "
             "eos_token_id. Every answer runs to max_tokens; name it in generation_config.json and export again."
         )
+    sources = (checkpoint.generation_config, checkpoint.config)
+    keys = ("bos_token_id", "eos_token_id", "pad_token_id")
+    beyond = {
+        f"{key} {i}": None for source in sources for key in keys for i in _ids(source.get(key)) if i >= vocab_size
+    }
+    if beyond:
+        told.append(f"{', '.join(beyond)}: not used, as the ids of this model's tokens are 0 to {vocab_size - 1}.")
     count = _token_count(checkpoint.tokenizer_files.get("tokenizer.json"))
     if count > vocab_size:
         told.append(

@@ -17,7 +17,22 @@ ELSEWHERE: Mapping[str, tuple[Any, ...]] = {
     "min_length": (0,), "min_new_tokens": (0,), "epsilon_cutoff": (0,), "eta_cutoff": (0,), "diversity_penalty": (0,),
     "top_h": (), "encoder_repetition_penalty": (1,), "exponential_decay_length_penalty": (),
     "watermarking_config": (), "stop_strings": ([],), "dola_layers": (), "length_penalty": (1, 0),
+    "max_length": (20,), "max_new_tokens": (), "max_time": (), "constraints": ([],), "force_words_ids": ([],),
+    "token_healing": (False,), "num_return_sequences": (1,), "renormalize_logits": (False,), "num_beam_groups": (1,),
+    "remove_invalid_values": (False,), "early_stopping": (False,),
 }  # fmt: skip
+# Settings of transformers' generate() that decide how it works and what it returns, not what is generated.
+NO_INFLUENCE = frozenset(
+    """
+    _from_model_config assistant_confidence_threshold assistant_early_exit assistant_ensemble_weight
+    assistant_lookbehind cache_config cache_implementation chat_format compile_config continuous_batching_config
+    decoder_start_token_id disable_compile is_assistant low_memory max_cache_len max_matching_ngram_size
+    num_assistant_tokens num_assistant_tokens_schedule output_attentions output_hidden_states output_logits
+    output_scores prefill_chunk_size prompt_lookup_num_tokens return_dict_in_generate return_legacy_cache
+    speculation_type target_lookbehind transformers_version use_cache use_mtp
+    """.split()  # noqa: SIM905
+)
+_LARGEST = 2**31 - 1
 
 
 def generation_settings(path: Path) -> tuple[dict[str, Any], list[str]]:
@@ -48,9 +63,19 @@ def checked_settings(values: Mapping[str, Any], path: Path) -> tuple[dict[str, A
         raise CheckpointError(f"{path}: do_sample is {settings['do_sample']!r}; accepted: true or false.")
     require_ids(settings, path)
     _require_finite(settings, path)
+    return settings, _told(settings, path)
+
+
+def _told(settings: Mapping[str, Any], path: Path) -> list[str]:
+    """Settings that no run applies, unless they are off; and those that nobody knows."""
     unused = [key for key, off in ELSEWHERE.items() if key in settings and settings[key] not in off]
-    told = f"{path}: {', '.join(unused)}: settings of transformers' generate() that are not applied here."
-    return settings, [told] if unused else []
+    unknown = [key for key in settings if key not in {*IDS, "do_sample", *_SAMPLING, *ELSEWHERE, *NO_INFLUENCE}]
+    told = []
+    if unused:
+        told.append(f"{path}: {', '.join(unused)}: settings of transformers' generate() that are not applied here.")
+    if unknown:
+        told.append(f"{path}: {', '.join(unknown)}: not known, and not applied.")
+    return told
 
 
 def require_ids(values: Mapping[str, Any], path: Path) -> None:
@@ -70,17 +95,30 @@ def require_ids(values: Mapping[str, Any], path: Path) -> None:
 
 def _require_finite(settings: Mapping[str, Any], path: Path) -> None:
     for key, value in settings.items():
-        if isinstance(value, float) and not math.isfinite(value):
-            raise CheckpointError(f"{path}: {key} is {value!r}, which is no number. Correct it, or take it out.")
+        if not is_finite(value):
+            raise CheckpointError(f"{path}: {key} is {value!r:.80}, which is no number. Correct it, or take it out.")
+
+
+def is_finite(value: Any) -> bool:
+    """Whether a JSON value holds neither NaN nor Infinity, at any depth."""
+    if isinstance(value, dict | list):
+        return all(map(is_finite, value.values() if isinstance(value, dict) else value))
+    return not isinstance(value, float) or math.isfinite(value)
 
 
 def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    """Neither text nor flag, and of a size that a float can hold."""
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        return False
+    try:
+        return math.isfinite(value)
+    except OverflowError:
+        return False
 
 
 def _top_k(value: float) -> int | bool | None:
     """-1 and 0 keep all."""
-    if value != int(value) or value < -1:
+    if value != int(value) or not -1 <= value <= _LARGEST:
         return False
     return int(value) if value > 0 else None
 
@@ -98,7 +136,7 @@ def _within(
 
 
 _SAMPLING: Mapping[str, tuple[Callable[[float], Any], str]] = {
-    "top_k": (_top_k, "an integer of at least 1, or 0 or -1 for all"),
+    "top_k": (_top_k, f"an integer from 1 to {_LARGEST}, or 0 or -1 for all"),
     "top_p": (_within(0, 1, 1, above=True), "above 0, up to 1"),
     "min_p": (_within(0, 1, 0), "0 to 1"),
     "temperature": (_within(0, 100, None), "0 to 100"),

@@ -7,7 +7,7 @@ from typing import Any
 
 from runtime.errors import CheckpointError, UnsupportedError
 
-from .class_options import with_class_options
+from .class_options import unknown_keys, with_class_options
 from .declared import declared_tokens, with_declared_tokens
 from .files import optional_json, token_text
 from .splits import WORD_SPLITS
@@ -41,12 +41,14 @@ def folder_tokenizer_files(folder: Path) -> tuple[dict[str, bytes], list[str]]:
     kept: dict[str, Any] = dict(token_texts(config))
     if "added_tokens_decoder" not in config:  # otherwise transformers does not read that file
         kept |= token_texts(optional_json(folder / "special_tokens_map.json"))
-    if isinstance(config.get("add_bos_token"), bool):
-        kept["add_bos_token"] = config["add_bos_token"]
+    if not isinstance(bos := config.get("add_bos_token"), bool | None):
+        raise CheckpointError(f"{folder / 'tokenizer_config.json'}: add_bos_token is {bos!r}; accepted: true or false.")
+    if bos is not None:
+        kept["add_bos_token"] = bos
     if named:
         kept["chat_template"] = [{"name": name, "template": text} for name, text in named.items()]
     files["tokenizer_config.json"] = json.dumps(kept, indent=1, ensure_ascii=False).encode()
-    return files, [*told, *notes]
+    return files, [*told, *notes, *unknown_keys(config, folder / "tokenizer_config.json")]
 
 
 def token_texts(config: Mapping[str, Any]) -> dict[str, str]:

@@ -25,14 +25,28 @@ def gguf_tokenizer_files(metadata: Mapping[str, Any], where: str) -> dict[str, b
         UnsupportedError: a tokenizer that cannot be rebuilt.
     """
     vocabulary = read_vocabulary(metadata, where)
+    config, (template, named) = _config(vocabulary), _templates(metadata, where)
+    if named:
+        config["chat_template"] = [{"name": name, "template": text} for name, text in named.items()]
     files = {
         "tokenizer.json": _tokenizer_json(vocabulary).encode(),
-        "tokenizer_config.json": json.dumps(_config(vocabulary), indent=1, ensure_ascii=False).encode(),
+        "tokenizer_config.json": json.dumps(config, indent=1, ensure_ascii=False).encode(),
     }
-    template = metadata.get("tokenizer.chat_template")
-    if isinstance(template, str) and template:
+    if template:
         files["chat_template.jinja"] = template.encode()
     return files
+
+
+def _templates(metadata: Mapping[str, Any], where: str) -> tuple[str, dict[str, str]]:
+    """The default template, and the others by name. One that is alone under a name is the default one."""
+    prefix = "tokenizer.chat_template"
+    stored = {key: text for key, text in metadata.items() if key == prefix or key.startswith(f"{prefix}.")}
+    for key, text in stored.items():
+        if not isinstance(text, str):
+            raise CheckpointError(f"{where}: metadata {key} is {text!r:.60}, not the text of a chat template.")
+    named = {key.removeprefix(f"{prefix}."): text for key, text in stored.items() if key != prefix and text}
+    default = stored.get(prefix, "")
+    return default or named.pop(next(iter(named), ""), ""), named
 
 
 def _tokenizer_json(vocabulary: Vocabulary) -> str:

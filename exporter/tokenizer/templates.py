@@ -28,10 +28,10 @@ def read_templates(folder: Path, config: Mapping[str, Any]) -> tuple[str | None,
     if named and other and other != named:
         told.append(f"{folder / PROCESSOR_TEMPLATE}: not used; tokenizer_config.json has another chat template.")
     named = named or other
-    if (folder / TEMPLATE).is_file():
-        named[DEFAULT] = read_text(folder / TEMPLATE)
-    extra = folder / "additional_chat_templates"
-    named |= {path.stem: read_text(path) for path in sorted(extra.glob("*.jinja"))}
+    told += _read_files(folder, named)
+    told += [f"{folder}: the chat template {name!r} is empty, and not used." for name in named if not named[name]]
+    named = {name: text for name, text in named.items() if text}
+    told += _broken(folder, named)
     default = named.pop(DEFAULT, None)
     if default is None and named:
         name = next(iter(named))
@@ -43,6 +43,36 @@ def read_templates(folder: Path, config: Mapping[str, Any]) -> tuple[str | None,
     return default, named, told
 
 
+def _read_files(folder: Path, named: dict[str, str]) -> list[str]:
+    """Add the templates that are files of their own, and return what a user should know."""
+    extra = sorted((folder / "additional_chat_templates").glob("*.jinja"))
+    files = {path.stem: path for path in extra} | (
+        {DEFAULT: folder / TEMPLATE} if (folder / TEMPLATE).is_file() else {}
+    )
+    told = []
+    for name, path in files.items():
+        text = read_text(path)
+        if named.get(name, text) != text:
+            told.append(f"{folder}: {path.name} counts, and not the other chat template of that name in the JSON file.")
+        named[name] = text
+    if DEFAULT in files and any(path.stem == DEFAULT for path in extra):
+        told.append(f"{folder}: {TEMPLATE} counts, and not additional_chat_templates/{DEFAULT}.jinja.")
+    return told
+
+
+def _broken(folder: Path, named: Mapping[str, str]) -> list[str]:
+    from jinja2 import Environment, TemplateSyntaxError
+
+    # Statements of transformers' environment, and of its assistant masks.
+    environment, told = Environment(extensions=["jinja2.ext.loopcontrols"]), []  # noqa: S701  # parsed, never rendered
+    for name, text in named.items():
+        try:
+            environment.parse(text.replace("{% generation", "{% if true").replace("{% endgeneration", "{% endif"))
+        except TemplateSyntaxError as error:
+            told.append(f"{folder}: the chat template {name!r} is broken in line {error.lineno}: {error.message}.")
+    return told
+
+
 def _stored(value: Any, where: Path) -> dict[str, str]:
     """Templates by name; one alone is called default."""
     if value is None or value == "":
@@ -52,6 +82,11 @@ def _stored(value: Any, where: Path) -> dict[str, str]:
     if isinstance(value, list) and all(
         isinstance(item, dict) and {"name", "template"} <= item.keys() for item in value
     ):
+        names = [item["name"] for item in value]
+        if twice := [name for name in names if names.count(name) > 1]:
+            raise CheckpointError(
+                f"{where}: chat_template has {twice[0]!r} twice, and only one can count. Take one out."
+            )
         value = {item["name"]: item["template"] for item in value}
     if not isinstance(value, dict) or not all(isinstance(text, str) for pair in value.items() for text in pair):
         raise CheckpointError(

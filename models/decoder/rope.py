@@ -78,6 +78,10 @@ def _scaled(config: Config, settings: dict[str, Any], width: int) -> Rope:
     kind = settings.get("rope_type", settings.get("type", "default"))
     if kind not in _KINDS:
         raise UnsupportedError(f"{config.where}: rope_type {kind!r} is not supported; supported: {', '.join(_KINDS)}.")
+    for key in ("rope_theta", "factor", "attention_factor"):
+        value = settings.get(key)
+        if value is not None and not (isinstance(value, int | float) and 0 < value < math.inf):
+            raise CheckpointError(f"{config.where}: {key} of the rotary positions is {value!r}; it must be above 0.")
     base = inverse_frequencies(settings["rope_theta"], width)
     frequencies, factor = _KINDS[kind](base, settings)
     if kind not in _SWITCHING:

@@ -4,6 +4,8 @@ import json
 
 import numpy as np
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from exporter.checkpoint import open_checkpoint
 from models.families.registry import describe
@@ -90,3 +92,67 @@ def test_sampling_settings_of_a_file_are_those_of_the_bundle(make_gguf):
         open_checkpoint(make_gguf(metadata={"general.sampling.top_p": 7.0})[1])
     told = open_checkpoint(make_gguf(metadata={"general.sampling.mirostat": 2})[1]).warnings
     assert "general.sampling.mirostat: not read" in told[0]
+
+
+# Metadata outside the architecture
+
+
+@pytest.mark.parametrize(
+    ("metadata", "message"),
+    [
+        ({"general.type": "adapter"}, "general.type is 'adapter': not a model of its own"),
+        ({"general.type": "mmproj"}, "general.type is 'mmproj'"),
+        ({"tokenizer.ggml.eos_token_id": 99999}, "eos_token_id is 99999, not the id of one of"),
+        ({"tokenizer.ggml.eot_token_id": "x"}, "eot_token_id is 'x'"),
+        ({"tokenizer.ggml.bos_token_id": 99999}, "bos_token_id is 99999"),
+        ({"tokenizer.ggml.eog_token_ids": [5, 99999]}, "eog_token_ids is 99999"),
+        ({"tokenizer.chat_template": 5}, "chat_template is 5, not the text"),
+        ({"tokenizer.chat_template.tool_use": 5}, "tool_use is 5, not the text"),
+        ({"llama.rope.scaling.factor": float("nan")}, "factor of the rotary positions is nan"),
+        ({"llama.attention.layer_norm_rms_epsilon": float("inf")}, "epsilon is inf"),
+        ({"llama.rope.freq_base": 0.0}, "rope_theta of the rotary positions is 0.0"),
+        ({"llama.rope.scaling.factor": -2.0}, r"factor of the rotary positions is -2\.0"),
+    ],
+)
+def test_nonsense_is_refused(make_gguf, metadata, message):
+    with pytest.raises((CheckpointError, UnsupportedError), match=message):
+        open_checkpoint(make_gguf(metadata=metadata)[1])
+
+
+@pytest.mark.parametrize("none", [2**32 - 1, None])
+def test_an_id_of_none_is_not_set(make_gguf, none):
+    path = make_gguf(metadata={"tokenizer.ggml.bos_token_id": none, "tokenizer.ggml.padding_token_id": none})[1]
+    assert not {"bos_token_id", "pad_token_id"} & open_checkpoint(path).config.keys()
+
+
+def test_ends_that_llama_cpp_lists_end_an_answer(make_gguf):
+    assert 5 in open_checkpoint(make_gguf(metadata={"tokenizer.ggml.eog_token_ids": [5]})[1]).config["eos_token_id"]
+
+
+@pytest.mark.parametrize(
+    ("stored", "default", "named"),
+    [
+        ({"": "A", ".tool_use": "B"}, b"A", [{"name": "tool_use", "template": "B"}]),
+        ({"": None, ".rag": "B"}, b"B", None),
+    ],
+)
+def test_templates_with_names_are_kept(make_gguf, stored, default, named):
+    metadata = {f"tokenizer.chat_template{name}": text for name, text in stored.items()}
+    files = open_checkpoint(make_gguf(metadata=metadata)[1]).tokenizer_files
+    assert files["chat_template.jinja"] == default
+    assert json.loads(files["tokenizer_config.json"]).get("chat_template") == named
+
+
+WORDS = st.text("abcdefgh_", min_size=3, max_size=12).map("zz{}".format)
+
+
+@settings(max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(WORDS, st.sampled_from(["general.", "llama.", "llama.rope.", "tokenizer.", "tokenizer.ggml.", ""]),
+       st.sampled_from([1, 2.5, "x", True]))  # fmt: skip
+def test_any_other_key_is_told_or_an_error(make_gguf, word, place, value):
+    path = make_gguf(metadata={f"{place}{word}": value})[1]
+    try:
+        told = " ".join(open_checkpoint(path).warnings)
+    except UnsupportedError as error:
+        told = str(error)
+    assert f"{place}{word}" in told

@@ -38,11 +38,11 @@ def open_gguf(path: Path) -> Checkpoint:
     keys = Keys(file, read_architecture(file))
     family = find_family(keys)
     config = {"model_type": family.model_type, **family.config(keys)}  # a config may know the type better
-    ids = special_ids(file.metadata)
     tensors = _tensors(file, family, keys, _name_table(keys.architecture, family, config, path))
     told = require_all_read(keys)
     sampling = sampling_settings(file.metadata, path)
     files = gguf_tokenizer_files(file.metadata, str(path))
+    ids = special_ids(file.metadata, str(path))
     if sampling:
         files["generation_config.json"] = json.dumps({**ids, **sampling}, indent=1).encode()
     return Checkpoint(

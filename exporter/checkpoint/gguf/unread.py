@@ -1,5 +1,6 @@
 """Metadata that nobody read: neutral, known not to matter, or an error. What changes a model is never left out."""
 
+import math
 import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -7,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from runtime.errors import UnsupportedError
+from runtime.errors import CheckpointError, UnsupportedError
 
 from ..generation import checked_settings
 from .config import Keys
@@ -80,7 +81,12 @@ TOKENIZER_NEUTRAL: Mapping[str, tuple[Any, ...]] = {
     "byte_fallback": (True,),
 }  # fmt: skip
 # About the file, its makers and its making.
-ABOUT = re.compile(r"(general\.(?!sampling\.)|split\.|quantize\.|imatrix\.|mradermacher\.|llama\.cpp\.)")
+ABOUT = re.compile(
+    r"general\.(type|architecture|quantization_version|alignment|file_type|name|author|version|organization|finetune|"
+    r"basename|description|quantized_by|size_label|license(\.name|\.link)?|url|doi|uuid|repo_url|source\..*|tags|"
+    r"languages|datasets|(base_model|dataset)\.(count|\d+\.\w+)|parameter_count)$"
+    r"|split\.|quantize\.|imatrix\.|mradermacher\.|llama\.cpp\."
+)
 
 
 # How the file's makers want it to be sampled, in the words of generation_config.json.
@@ -107,6 +113,11 @@ def require_all_read(keys: Keys) -> list[str]:
         UnsupportedError: a key of the architecture or of the tokenizer that nobody reads, and that is not neutral.
     """
     told = []
+    kind = keys.file.metadata.get("general.type", "model")
+    if kind != "model":
+        raise UnsupportedError(
+            f"{keys.file.path}: general.type is {kind!r}: not a model of its own. Give the file of the model itself."
+        )
     for key, value in keys.file.metadata.items():
         if key.startswith(f"{keys.architecture}."):
             _require_neutral(keys, key.removeprefix(f"{keys.architecture}."), value)
@@ -118,9 +129,11 @@ def require_all_read(keys: Keys) -> list[str]:
 
 
 def _require_neutral(keys: Keys, key: str, value: Any) -> None:
+    values = list(value) if isinstance(value, np.ndarray) else [value]
+    if not all(math.isfinite(item) for item in values if isinstance(item, float | np.floating)):
+        raise CheckpointError(f"{keys.file.path}: metadata {keys.architecture}.{key} is {value}, which is no number.")
     if key in keys.read or key in NO_INFLUENCE:
         return
-    values = list(value) if isinstance(value, np.ndarray) else [value]
     if key in NEUTRAL and all(NEUTRAL[key](item, keys) for item in values):
         return
     raise UnsupportedError(

@@ -16,6 +16,7 @@ from ..safetensors.folder import read_json
 from .changes import AddedBias, LowRankChange, ReplacedRows
 from .settings import REDUCED_BASE, AdapterSettings
 from .tensors import ModuleTensors, modules_of
+from .unused import untrained_modules, unused_files
 
 FILE, PICKLE = "adapter_model.safetensors", "adapter_model.bin"
 EMBEDDINGS = ("model.embed_tokens", "model.decoder.embed_tokens", "transformer.wte", "gpt_neox.embed_in",
@@ -35,11 +36,17 @@ def merge_lora(checkpoint: Checkpoint, adapter: Path) -> Checkpoint:
         CheckpointError: the adapter is for another model, or incomplete.
         UnsupportedError: something in the adapter cannot be used.
     """
+    if not adapter.is_dir():
+        raise CheckpointError(f"{adapter}: no folder. Give the folder that holds adapter_config.json and {FILE}.")
     settings = AdapterSettings(read_json(adapter / "adapter_config.json"), adapter)
     stored, scratch = _read(adapter)
     modules = {_target(name, checkpoint, adapter): (name, it) for name, it in modules_of(stored, adapter).items()}
     _require_complete(settings, dict(modules.values()))
-    return _with_tokenizer(_Merge(checkpoint, settings, scratch).merged(modules), adapter)
+    merged = _with_tokenizer(_Merge(checkpoint, settings, scratch).merged(modules), adapter)
+    trained = {module for module, (_, it) in modules.items() if it.down is not None}
+    linear = [name.removesuffix(".weight") for name in checkpoint.tensors if name.endswith(".weight")]
+    told = (*unused_files(adapter, PICKLE if scratch else FILE), *untrained_modules(settings, linear, trained))
+    return replace(merged, warnings=(*merged.warnings, *told))
 
 
 class _Merge:

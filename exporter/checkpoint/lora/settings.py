@@ -44,6 +44,9 @@ class AdapterSettings:
         for key, value in self.values.items():
             if key not in USED | TRAINING and value not in NEUTRAL:
                 raise self._unsupported(key)
+        for key in ("rank_pattern", "alpha_pattern"):
+            if not isinstance(value := self.values.get(key), dict | None):
+                raise CheckpointError(f"{self.where}: adapter_config.json: {key} must map names to numbers: {value!r}.")
         if self.values.get("bias", "none") not in BIAS:
             raise self._unsupported("bias")
         if self.init not in (*UNCHANGED_BASE, *REDUCED_BASE):
