@@ -1,9 +1,11 @@
 """What a run does to each matrix: the rearrangement that its neighbours absorb, its Hessian, how it is stored."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from threading import Lock
+from weakref import WeakValueDictionary
 
 import numpy as np
 import onnx_ir as ir
@@ -11,6 +13,7 @@ import onnx_ir as ir
 from runtime.bundle import json_codec
 from runtime.errors import QuantizationError
 
+from .algorithms.hessian import Hessian
 from .algorithms.outlier_channels import find_outlier_channels
 from .allocation.budget import Measured, Tried, allocate_bytes, stored_bytes, try_base
 from .allocation.candidates import candidates_of, config_for, schemes_of
@@ -23,7 +26,7 @@ from .storage.scheme import QuantConfig
 from .storage.storing import outlier_bytes
 from .storage.weights_file import Layout, read_part, read_tensor
 from .transforms.discover import Structure
-from .transforms.equivalent import EquivalentTransforms
+from .transforms.equivalent import Axis, EquivalentTransforms
 from .transforms.permute import plan_permutations
 from .transforms.smooth import plan_smoothing
 
@@ -60,6 +63,8 @@ class Plan:
         self.configs = {s.unit: config_for(s, recipe) for s in sites}
         self.outlier_channels: dict[str, Index] = {}  # by weight: inputs that stay in floating point
         self._hessians = hessians
+        self._shared: WeakValueDictionary[Hashable, Hessian] = WeakValueDictionary()
+        self._lock = Lock()
         self._transposed = transposed
         if hessians is not None and recipe.permute:
             plan_permutations(structure, self.diagonal, self.changes)
@@ -95,7 +100,7 @@ class Plan:
         for site in (site for site in self.sites if site.weight in tensors):
             hessian = self.hessian(site) if site.role == "linear" else None
             if hessian is not None and len(
-                found := find_outlier_channels(self.read(site, tensors[site.weight]), hessian)
+                found := find_outlier_channels(self.read(site, tensors[site.weight]), hessian.values)
             ):
                 self.outlier_channels[site.weight] = found
 
@@ -138,7 +143,7 @@ class Plan:
 
     def matrix(
         self, site: QuantizableWeight, tensor: ir.TensorProtocol, expert: int = 0
-    ) -> tuple[Floats, Floats | None]:
+    ) -> tuple[Floats, Hessian | None]:
         """A matrix `[N, K]`, or one of a stack, and the Hessian of its inputs.
 
         Raises:
@@ -146,19 +151,33 @@ class Plan:
         """
         return self.read(site, tensor, expert), self.hessian(site, expert)
 
-    def hessian(self, site: QuantizableWeight, expert: int = 0) -> Floats | None:
-        """The Hessian of a matrix's inputs as they will be; None where unknown."""
+    def hessian(self, site: QuantizableWeight, expert: int = 0) -> Hessian | None:
+        """The Hessian of a matrix's inputs as they will be; None where unknown.
+
+        Matrices that read the same inputs share it, and its factor, while one of them is under way.
+        """
         if self._hessians is not None and site.role == "experts":
-            return self._hessians.experts.read(site.weight, expert)
+            own = self._hessians.experts.read(site.weight, expert)
+            return None if own is None else Hessian(own)
         if self._hessians is None or site.weight not in self._hessians:
             return None
-        hessian = self.changes.inputs(site.weight).apply_to_hessian(self._hessians.read(site.weight))
+        axis, role = self.changes.inputs(site.weight), site.role
+        key = (self._hessians.inputs_of(site.weight), axis.identity, role)
+        with self._lock:
+            found = self._shared.get(key)
+            if found is None:
+                found = self._shared[key] = Hessian(self._changed(site, axis))
+            return found
+
+    def _changed(self, site: QuantizableWeight, axis: Axis) -> Floats:
+        assert self._hessians is not None
+        hessian = axis.apply_to_hessian(self._hessians.read(site.weight))
         mean = hessian.diagonal().mean()
         if site.role == "embedding" and mean > 0:
             hessian = (
                 hessian * ((1 - _EMBEDDING_SHARE) / mean) + np.eye(len(hessian), dtype=np.float32) * _EMBEDDING_SHARE
             )
-        return hessian.astype(np.float32)
+        return hessian.astype(np.float32, copy=False)
 
     def read(self, site: QuantizableWeight, tensor: ir.TensorProtocol, expert: int = 0) -> Floats:
         """The rearranged weights of a matrix, or of one in a stack, float32 `[N, K]`.

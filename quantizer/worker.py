@@ -6,6 +6,7 @@ from functools import partial
 import numpy as np
 import onnx_ir as ir
 
+from .algorithms.hessian import Hessian
 from .algorithms.outlier_channels import refit, set_apart
 from .algorithms.quantize_matrix import quantize_matrix
 from .graph.expert_stacks import quantize_stack
@@ -73,9 +74,9 @@ class QuantizeWorker:
     ) -> Codes:
         hessian = self._plan.hessian(site)
         assert hessian is not None
-        others, left = set_apart(weight, hessian, channels)
-        matrix, index = self._quantized(site, others, left, config, kind)
-        outliers = refit(weight, hessian, channels, effective(matrix, index))
+        others, left = set_apart(weight, hessian.values, channels)
+        matrix, index = self._quantized(site, others, Hessian(left), config, kind)
+        outliers = refit(weight, hessian.values, channels, effective(matrix, index))
         return Codes((matrix,), index, kind, relative_error(others, matrix, index), outliers)
 
     def _stack(self, site: QuantizableWeight, tensor: ir.TensorProtocol) -> Codes:
@@ -99,7 +100,7 @@ class QuantizeWorker:
         self,
         site: QuantizableWeight,
         weight: Floats,
-        hessian: Floats | None,
+        hessian: Hessian | None,
         config: QuantConfig,
         kind: np.dtype[np.generic],
         i: int = 0,

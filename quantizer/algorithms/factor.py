@@ -33,17 +33,10 @@ def damp(hessian: Floats) -> Doubles:
     return damped
 
 
-def upper_factor(matrix: Doubles) -> Doubles:
-    """The upper triangular R with `matrix` = R Rᵀ, which must be positive definite.
+def damped_factor(hessian: Floats) -> Floats:
+    """The upper triangular R with R Rᵀ = `damp(hessian)`, in single precision where that suffices.
 
     Flipping both axes turns a lower Cholesky factor into this one.
-    """
-    upper: Doubles = _factored(np.ascontiguousarray(matrix[::-1, ::-1]))
-    return upper
-
-
-def damped_factor(hessian: Floats) -> Floats:
-    """`upper_factor(damp(hessian))`, in single precision where that suffices, with one array of its size in memory.
 
     Scaled to a diagonal of ones, the products' rounding errors are about a ten-thousandth of the damping, for quiet
     and loud inputs alike (Demmel, 1989, LAPACK Working Note 14). Where a pivot is lost all the same, doubles are used.
@@ -85,9 +78,28 @@ def _factored(lower: npt.NDArray[Any]) -> Any:
     return lower[::-1, ::-1]
 
 
-def inverse_factor(matrix: Doubles) -> Doubles:
-    """The upper triangular U with UᵀU = `matrix`⁻¹, which is R⁻¹."""
-    return _invert_upper(np.ascontiguousarray(upper_factor(matrix)))
+def conditional_variances(factor: Floats) -> Floats:
+    """1 / diag(H⁻¹) `[K]`, H = R Rᵀ: of each input, what all others do not tell.
+
+    Columns of R⁻¹ from the left, a strip at a time: all but its own triangle is a matrix product.
+    """
+    inverse, variances = np.zeros_like(factor), np.empty(len(factor), np.float32)
+    starts = range(0, len(factor), _BLOCK)
+    with one_blas_thread():
+        corners = [_invert_upper(factor[start : start + _BLOCK, start : start + _BLOCK].astype(np.float64))
+                   for start in starts]  # fmt: skip
+        for start, corner in zip(starts, corners, strict=True):
+            columns = slice(start, start + len(corner))
+            inverse[columns, columns] = corner
+            above = factor[:start, columns] @ corner.astype(factor.dtype)
+            _on_strips(partial(_minus_product, inverse, above, columns), 0, start)
+            variances[columns] = 1 / np.square(inverse[: columns.stop, columns], dtype=np.float64).sum(axis=0)
+    return variances
+
+
+def _minus_product(inverse: Floats, above: Floats, columns: slice, rows: slice) -> None:
+    """Rows of −R₁⁻¹ R₁₂ R₂₂⁻¹; what lies left of them is zero."""
+    inverse[rows, columns] = -inverse[rows, rows.start : len(above)] @ above[rows.start :]
 
 
 def _factor_columns(lower: npt.NDArray[Any], start: int, stop: int) -> None:

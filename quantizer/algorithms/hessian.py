@@ -9,7 +9,7 @@ import numpy as np
 
 from ..storage.matrix import Floats
 from .array_module import ArrayModule, array_module
-from .factor import damping
+from .factor import conditional_variances, damping
 
 
 @dataclass(frozen=True)
@@ -51,6 +51,14 @@ class Hessian:
     def factor(self) -> Any:
         """R `[K, K]`, upper triangular, R Rᵀ = damped H; an array of `arrays`."""
         return self._once("factor", lambda: self.arrays.upper_factor(self.values))
+
+    @property
+    def conditional_variances(self) -> Floats:
+        """1 / diag(H⁻¹), damped, `[K]`: of each input, what all others do not tell."""
+        variances: Floats = self._once(
+            "variances", lambda: conditional_variances(np.asarray(self.arrays.read(self.factor)))
+        )
+        return variances
 
     @property
     def held(self) -> Any:

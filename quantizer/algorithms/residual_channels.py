@@ -55,10 +55,20 @@ def extend(weight: Floats, hessian: Floats, diagonal: Floats, config: QuantConfi
     index = np.concatenate([np.zeros(filler, np.int64), chosen])
     wide = np.pad(weight, ((0, 0), (0, len(index))))
     reads = np.concatenate([np.arange(inputs), index])
-    hessian = hessian[np.ix_(reads, reads)]
+    hessian = _repeated(hessian, index)
     hessian[inputs : inputs + filler] = hessian[:, inputs : inputs + filler] = (
         0  # the filler's weights are zero and stay so
     )
     importance = diagonal[reads]
     importance[chosen] *= np.float32(_MAIN_SHARE)
     return Extended(wide, hessian, importance, index)
+
+
+def _repeated(hessian: Floats, index: Index) -> Floats:
+    """The Hessian with the inputs of `index` once more behind all others."""
+    inputs = len(hessian)
+    wide = np.empty((inputs + len(index), inputs + len(index)), np.float32)
+    wide[:inputs, :inputs] = hessian
+    wide[:inputs, inputs:] = hessian[:, index]
+    wide[inputs:] = wide[index]
+    return wide

@@ -15,7 +15,7 @@ import numpy as np
 
 from runtime.errors import QuantizationError
 
-from ..algorithms.factor import damp, inverse_factor
+from ..algorithms.hessian import Hessian
 from ..algorithms.outlier_channels import lost_to_rounding
 from ..algorithms.quantize_matrix import quantize_matrix
 from ..algorithms.registry import CALIBRATED
@@ -56,7 +56,7 @@ class Tried:
 
 def try_base(
     site: QuantizableWeight,
-    matrices: Iterable[Callable[[], tuple[Floats, Floats | None]]],
+    matrices: Iterable[Callable[[], tuple[Floats, Hessian | None]]],
     schemes: Collection[Scheme],
 ) -> Tried:
     """Quantize a matrix `[N, K]`, or a stack of them, by its base config: several of a stack at a time.
@@ -68,7 +68,7 @@ def try_base(
     """
     values = np.empty((site.count, site.rows, site.inputs), np.float32)
 
-    def one(number: int, read: Callable[[], tuple[Floats, Floats | None]]) -> _Errors:
+    def one(number: int, read: Callable[[], tuple[Floats, Hessian | None]]) -> _Errors:
         weight, hessian = read()
         matrix, index = quantize_matrix(weight, hessian, base_of(site), CALIBRATED, np.float16)
         values[number] = effective(matrix, index)
@@ -86,13 +86,13 @@ def try_base(
 _Errors = tuple[dict[Scheme, Floats], dict[int, float]]
 
 
-def _errors(weight: Floats, hessian: Floats | None, schemes: Collection[Scheme]) -> _Errors:
+def _errors(weight: Floats, hessian: Hessian | None, schemes: Collection[Scheme]) -> _Errors:
     """Of one matrix, as in `Measured`."""
-    importance = np.ones(weight.shape[1], np.float32) if hessian is None else _own_variance(hessian)
+    importance = np.ones(weight.shape[1], np.float32) if hessian is None else hessian.conditional_variances
     input_errors = {scheme: importance * lost_by_input(weight, scheme) for scheme in schemes}
     if hessian is None:
         return input_errors, dict.fromkeys({scheme.group_size for scheme in schemes}, 0.0)
-    norms, squares = np.einsum("nk,nk->k", weight, weight), hessian.diagonal()
+    norms, squares = np.einsum("nk,nk->k", weight, weight), hessian.values.diagonal()
     sizes = {scheme.group_size for scheme in schemes}
     return input_errors, {size: float(lost_to_rounding(squares, norms, size).sum()) for size in sizes}
 
@@ -162,13 +162,6 @@ def predicted_kl_of(
     lost = np.sort(measured.input_errors[config.scheme])[: site.inputs - config.residual_channels]
     rounding = measured.rounding_errors[config.scheme.group_size] if rounded else 0.0
     return measured.kl * ((float(lost.sum()) + rounding) / before) if before else 0.0
-
-
-def _own_variance(hessian: Floats) -> Floats:
-    """1 / diag(H⁻¹), damped: of each input `[K]`, what all others do not tell."""
-    factor = inverse_factor(damp(hessian))
-    result: Floats = (1 / np.einsum("ij,ij->j", factor, factor)).astype(np.float32)
-    return result
 
 
 def _parts(site: QuantizableWeight, config: QuantConfig) -> list[int]:

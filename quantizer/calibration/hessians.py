@@ -66,6 +66,10 @@ class Hessians:
     def __contains__(self, weight: str) -> bool:
         return weight in self._run.log.values
 
+    def inputs_of(self, weight: str) -> tuple[int, str]:
+        """The layer, and the value that the weight reads there: the same for weights with the same Hessian."""
+        return self._run.log.values[weight]
+
     def read(self, weight: str) -> Floats:
         """`[K, K]`, float32."""
         layer, value = self._run.log.values[weight]

@@ -17,6 +17,7 @@ from ..storage.matrix import Floats
 Order = npt.NDArray[np.intp]
 Scale = npt.NDArray[np.float64]
 _VALUES = 1 << 20  # that are scaled at a time
+_CACHED = 1 << 16  # that stay in the cache, in double precision too
 
 
 @dataclass(frozen=True)
@@ -37,6 +38,12 @@ class Axis:
             scale = later.scale if scale is None else scale * later.scale
         return Axis(order, scale)
 
+    @property
+    def identity(self) -> tuple[bytes, bytes]:
+        """Equal for equal changes."""
+        order, scale = self.order, self.scale
+        return b"" if order is None else order.tobytes(), b"" if scale is None else scale.tobytes()
+
     def apply(self, array: Floats, axis: int) -> Floats:
         """Reorder and scale one axis of an array."""
         if self.order is not None:
@@ -51,11 +58,17 @@ class Axis:
 
     def apply_to_hessian(self, hessian: Floats) -> Floats:
         """The Hessian of inputs whose weights' columns change by this axis: the inputs are scaled back."""
-        if self.order is not None:
-            hessian = hessian[np.ix_(self.order, self.order)]
-        if self.scale is not None:
-            hessian = (hessian / np.outer(self.scale, self.scale)).astype(np.float32)
-        return hessian
+        if self.order is None and self.scale is None:
+            return hessian
+        result = np.empty_like(hessian, np.float32)
+        step = max(1, _CACHED // len(hessian))
+        for start in range(0, len(hessian), step):
+            part = slice(start, start + step)
+            rows = (
+                hessian[part] if self.order is None else hessian[self.order[part]].take(self.order, axis=1, mode="clip")
+            )
+            result[part] = rows if self.scale is None else rows / np.outer(self.scale[part], self.scale)
+        return result
 
 
 def _scaled(array: Floats, scale: Scale, axis: int) -> Floats:

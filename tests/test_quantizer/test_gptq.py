@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from quantizer.algorithms.array_module import array_module
-from quantizer.algorithms.factor import damp, damped_factor, inverse_factor, upper_factor
+from quantizer.algorithms.factor import damp, damped_factor
 from quantizer.algorithms.gptq import gptq
 from quantizer.algorithms.grid_search import search_matrix
 from quantizer.algorithms.hessian import Hessian
@@ -60,14 +60,22 @@ def test_polish_never_loses(scheme):
     assert np.array_equal(after.scales, after.scales.astype(np.float16).astype(np.float32))
 
 
-def test_factors():
-    """Of several blocks, and of one."""
-    for inputs in (150, 1100):
-        damped = damp(layer(inputs, outputs=1)[1].values)
-        factor, inverse = upper_factor(damped), inverse_factor(damped)
-        assert not np.tril(factor, -1).any()
-        np.testing.assert_allclose(factor @ factor.T, damped, atol=1e-10 * damped.max())
-        np.testing.assert_allclose(inverse @ factor, np.eye(inputs), atol=1e-8)
+def upper_factor(matrix):
+    """R with R Rᵀ = `matrix`, by LAPACK in double precision."""
+    return np.linalg.cholesky(matrix[::-1, ::-1])[::-1, ::-1]
+
+
+def inverse_factor(matrix):
+    """U with UᵀU = `matrix`⁻¹."""
+    return np.linalg.inv(upper_factor(matrix))
+
+
+@pytest.mark.parametrize("inputs", [150, 1100])
+def test_a_factor_of_one_block_and_of_several(inputs):
+    hessian = layer(inputs, outputs=1)[1].values
+    factor = damped_factor(hessian)
+    assert not np.tril(factor, -1).any()
+    np.testing.assert_allclose(factor @ factor.T, damp(hessian), atol=1e-6 * hessian.max())
 
 
 @pytest.mark.parametrize("seen", [50, 3000])
@@ -80,6 +88,13 @@ def test_a_factor_in_single_precision(seen):
     exact, single = upper_factor(damp(hessian)), damped_factor(hessian)
     assert single.dtype == np.float32
     assert (np.abs(single - exact).max(axis=1) < 1e-4 * np.abs(exact).max(axis=1)).all()
+
+
+@pytest.mark.parametrize("inputs", [100, 700, 1100])
+def test_conditional_variances(inputs):
+    hessian = layer(inputs, outputs=1)[1]
+    exact = 1 / np.linalg.inv(damp(hessian.values)).diagonal()
+    np.testing.assert_allclose(hessian.conditional_variances, exact, rtol=1e-3)
 
 
 def test_a_factor_that_needs_double_precision():
