@@ -89,6 +89,10 @@ def _checked(path: Path) -> bytes:
         Tokenizer.from_buffer(content)
     except Exception as error:  # the tokenizers library raises bare Exception
         raise CheckpointError(f"{path}: cannot be read as a tokenizer: {error}") from error
+    if dropout := json.loads(content)["model"].get("dropout"):
+        raise CheckpointError(
+            f"{path}: model.dropout {dropout!r} makes ids random, which is for training. Set it to 0."
+        )
     return content
 
 

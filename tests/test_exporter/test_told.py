@@ -3,6 +3,7 @@
 import json
 import re
 import shutil
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -195,3 +196,12 @@ def test_any_other_setting_of_an_adapter_is_an_error(tiny_checkpoint, adapter, t
     folder = copied(adapter, tmp_path_factory.mktemp("other"), **{word: value})
     with pytest.raises(UnsupportedError, match=word):
         open_checkpoint(tiny_checkpoint, lora=folder)
+
+
+def test_merges_left_out_at_random_are_refused(make_checkpoint):
+    folder = make_checkpoint()
+    tokenizer = json.loads((folder / "tokenizer.json").read_text())
+    for dropout, refused in ((None, False), (0.0, False), (0.1, True)):
+        update(folder, "tokenizer.json", model=tokenizer["model"] | {"dropout": dropout})
+        with pytest.raises(CheckpointError, match="makes ids random") if refused else nullcontext():
+            open_checkpoint(folder)
