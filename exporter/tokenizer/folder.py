@@ -90,9 +90,7 @@ def _checked(path: Path) -> bytes:
     except Exception as error:  # the tokenizers library raises bare Exception
         raise CheckpointError(f"{path}: cannot be read as a tokenizer: {error}") from error
     if dropout := json.loads(content)["model"].get("dropout"):
-        raise CheckpointError(
-            f"{path}: model.dropout {dropout!r} makes ids random: that is for training. Set it to 0."
-        )
+        raise CheckpointError(f"{path}: model.dropout {dropout!r} makes ids random: that is for training. Set it to 0.")
     return content
 
 

@@ -247,9 +247,13 @@ def measure(
     lengths: Sequence[int] = PROMPTS,
     batches: Sequence[int] = BATCHES,
     pasts: Sequence[int] = (),
+    on_round: Callable[[dict[Case, list[float]]], None] = lambda _: None,
 ) -> dict[Case, list[float]]:
-    """Tokens per second of every case in every round; a first round warms up and is not counted."""
-    ids = np.random.default_rng(0).integers(3, vocab_size, (max(batches), max(PROMPT, *lengths, *pasts)))
+    """Tokens per second of every case in every round; a first round warms up and is not counted.
+
+    Each round has prompts of its own: an engine that keeps those it has seen would answer from memory.
+    """
+    shape = max(batches), max(PROMPT, *lengths, *pasts)
     cases: list[tuple[str, int, Callable[[Engine, np.ndarray], float], int]] = [
         *((f"prefill {n}", 1, lambda engine, rows, n=n: engine.prefill(rows[:, :n]), n) for n in lengths),
         *(("decode", b, lambda engine, rows: engine.decode(rows[:, :PROMPT]), b * TOKENS) for b in batches),
@@ -259,9 +263,8 @@ def measure(
     if all(hasattr(engine, "uneven") for engine in found.values()):
         cases.append(("uneven", ROWS, lambda engine, rows: engine.uneven(rows), int(WANTED.sum())))
     for number in range(rounds + 1):
-        prompts = np.random.default_rng(number).integers(
-            3, vocab_size, (len(WANTED), UNEVEN_PROMPT)
-        )  # never seen before
+        random = np.random.default_rng(number)
+        prompts, ids = (random.integers(3, vocab_size, size) for size in ((len(WANTED), UNEVEN_PROMPT), shape))
         for phase, batch, run, tokens in cases:
             for name, engine in found.items():
                 if batch not in getattr(engine, "batches", (batch,)):
@@ -272,6 +275,7 @@ def measure(
                 seconds = run(engine, prompts if phase == "uneven" else ids[:batch])
                 if number:
                     speeds.setdefault((name, phase, batch), []).append(tokens / seconds)
+        on_round(speeds)
         print(f"round {number} of {rounds}", file=sys.stderr)
     return speeds
 
@@ -323,16 +327,22 @@ def main() -> None:
     options.cache.mkdir(parents=True, exist_ok=True)
     found = engines(options)
     vocab_size = json.loads((options.int4[0] / "manifest.json").read_text())["architecture"]["vocab_size"]
-    speeds = measure(found, options.rounds, vocab_size, options.prompts, options.batches, options.pasts)
+
+    def keep(speeds: dict[Case, list[float]]) -> None:
+        """After each round, so that a run that is cut off has told what it measured."""
+        rows = [{"engine": n, "phase": p, "batch": b, "tokens_per_second": r} for (n, p, b), r in speeds.items()]
+        if options.json:
+            options.json.write_text(json.dumps(rows, indent=1))
+
+    speeds = measure(found, options.rounds, vocab_size, options.prompts, options.batches, options.pasts, keep)
     read = {name: engine.bytes for name, engine in found.items() if hasattr(engine, "bytes")}
     print(report(speeds))
     for name, size in read.items():
-        print(f"{name:28} {size / 1e6:8.0f} MB a token, {size * median(speeds[name, 'decode', 1]) / 1e9:.1f} GB/s")
+        alone = speeds.get((name, "decode", 1))
+        speed = f", {size * median(alone) / 1e9:.1f} GB/s" if alone else ""
+        print(f"{name:28} {size / 1e6:8.0f} MB a token{speed}")
     if options.markdown:
         write_section(options.markdown, options.int4[0].name, speeds, ratios(speeds), options.rounds, read)
-    if options.json:
-        rows = [{"engine": n, "phase": p, "batch": b, "tokens_per_second": r} for (n, p, b), r in speeds.items()]
-        options.json.write_text(json.dumps(rows, indent=1))
 
 
 if __name__ == "__main__":

@@ -52,8 +52,9 @@ def text(
         figures = [speeds.get((engine, *case)) for case in cases]
         lines.append(f"| {engine} | " + " | ".join(f"{median(f):.0f}" if f else "" for f in figures) + " |")
     for engine, size in read.items():
-        speed = size * median(speeds[engine, "decode", 1]) / 1e9
-        lines.append(f"| {engine}: {size / 1e6:.0f} MB a token, {speed:.1f} GB/s |" + " |" * len(cases))
+        alone = speeds.get((engine, "decode", 1))
+        speed = f", {size * median(alone) / 1e9:.1f} GB/s" if alone else ""
+        lines.append(f"| {engine}: {size / 1e6:.0f} MB a token{speed} |" + " |" * len(cases))
     by_pair: dict[tuple[str, str], dict[tuple[str, int], float]] = {}
     for ours, peer, phase, batch, ratio in ratios:
         by_pair.setdefault((ours, peer), {})[phase, batch] = ratio
