@@ -23,8 +23,12 @@ def measure(bundle: Path, gguf: list[Path], options: argparse.Namespace) -> Path
     figures = options.page.with_name(f"speed-{bundle.name}.json")
     command = [sys.executable, HERE / "peers.py", "--int4", bundle, "--rounds", str(options.rounds), *CASES]
     command += ["--pasts", *map(str, options.pasts), "--markdown", options.page, "--json", figures]
-    if gguf and options.llama_bin:
-        command += ["--llama-bin", options.llama_bin, "--gguf", *gguf]
+    if gguf:
+        command += ["--gguf", *gguf]
+        command += ["--llama-bin", options.llama_bin] if options.llama_bin else []
+        command += ["--openvino"] if options.openvino else []
+    if options.source and bundle == options.small:  # genai's builder needs the weights that ours came from
+        command += ["--source", options.source, "--without", "transformers"]
     subprocess.run([str(word) for word in command], check=True)
     return figures
 
@@ -61,13 +65,22 @@ def main() -> None:
     parser.add_argument("--small-gguf", type=Path, nargs="*", default=[], help="files of the small model for llama.cpp")
     parser.add_argument("--large-gguf", type=Path, nargs="*", default=[], help="files of the large model for llama.cpp")
     parser.add_argument("--llama-bin", type=Path, metavar="FOLDER", help="where llama-batched-bench is")
+    parser.add_argument("--openvino", action="store_true", help="OpenVINO GenAI on the GGUF files, too")
+    parser.add_argument("--source", type=Path, help="the small model's checkpoint: adds onnxruntime-genai")
     parser.add_argument("--pasts", type=int, nargs="*", default=[4096], help="tokens that decode goes on behind")
     parser.add_argument("--page", type=Path, default=Path("docs/performance.md"))
     parser.add_argument("--rounds", type=int, default=7)
     options = parser.parse_args()
     for bundle, gguf in ((options.small, options.small_gguf), (options.large, options.large_gguf)):
         if bundle:
-            print(plot(measure(bundle, gguf, options)))
+            show(plot(measure(bundle, gguf, options)), bundle.name, options.page)
+
+
+def show(picture: Path, name: str, page: Path) -> None:
+    """Put a plot at the end of its section of the page."""
+    end = f"<!-- end: {name} -->"
+    shown = f"![Tokens per second of {name} and others]({picture.name})"
+    page.write_text(page.read_text(encoding="utf-8").replace(end, f"\n{shown}\n{end}"), encoding="utf-8")
 
 
 if __name__ == "__main__":
