@@ -10,7 +10,7 @@ from .registry import PROVIDERS
 
 @dataclass(frozen=True)
 class Target:
-    """CPU graphs compute in float32 or float16; CUDA graphs in float16 or bfloat16: its attention has no float32.
+    """One provider, one of the types that it computes in, and the oldest ONNX Runtime that must run the graph.
 
     From ONNX Runtime 1.32 on, attention takes chunks of several sequences at once: prefill then has query_seqlens.
     """
