@@ -8,6 +8,7 @@ from ..host.byte_units import format_bytes
 from ..host.machine import Machine
 from ..host.packages import Package, onnxruntime_wheels, packages
 from ..ort.cuda_check import missing_for_cuda
+from ..ort.providers import PROVIDERS
 from ..ort.session import onnxruntime, operator_has_input
 
 # An ONNX model of one Identity node: that it runs proves that the wheel fits this machine.
@@ -43,16 +44,19 @@ class Diagnosis:
 
 def diagnose(machine: Machine) -> Diagnosis:
     """Try each provider and look through the installation."""
-    providers = (Provider("cpu", _cpu_problem()), Provider("cuda", _cuda_problem()))
-    return Diagnosis(providers, _features(providers[0]), tuple(_problems(providers[0])), tuple(_advice(machine)))
+    providers = tuple(Provider(name, _problem(name)) for name in PROVIDERS)
+    cpu = next(provider for provider in providers if provider.name == "cpu")
+    return Diagnosis(providers, _features(cpu), tuple(_problems(cpu)), tuple(_advice(machine)))
 
 
-def _cpu_problem() -> str | None:
+def _problem(provider: str) -> str | None:
+    """Why a provider cannot run a graph here, or None; what it needs is looked for before it is tried."""
     try:
         module = onnxruntime()
+        missing = missing_for_cuda(module) if provider == "cuda" else None
+        return missing or _failure(module, PROVIDERS[provider])
     except OnnxlmError as error:
         return str(error)
-    return _failure(module, "CPUExecutionProvider")
 
 
 def _failure(module: Any, provider: str) -> str | None:
@@ -69,14 +73,6 @@ def _failure(module: Any, provider: str) -> str | None:
     except Exception as error:  # noqa: BLE001 - whatever it is, it is the diagnosis
         return f"ONNX Runtime is installed and does not run: {error}"
     return None
-
-
-def _cuda_problem() -> str | None:
-    try:
-        module = onnxruntime()
-        return missing_for_cuda(module) or _failure(module, "CUDAExecutionProvider")
-    except OnnxlmError as error:
-        return str(error)
 
 
 def _features(cpu: Provider) -> dict[str, bool]:

@@ -6,8 +6,10 @@ from exporter.export import ExportOptions, export
 from models.targets.provider import Provider
 from models.targets.registry import PROVIDERS as TARGETS
 from runtime import LLM, SamplingParams
+from runtime.advice.doctor import diagnose
 from runtime.bundle.bundle import open_bundle
 from runtime.errors import OptionError, ProviderError
+from runtime.host.machine import this_machine
 from runtime.ort.providers import PROVIDERS
 
 STAND_IN = Provider("standin", "Stand-in", ("float32",), runs_here=True, kernels="cpu")
@@ -36,3 +38,10 @@ def test_it_is_refused_by_name_elsewhere(bundle):
 def test_its_layout_has_no_pages(bundle):
     with pytest.raises(OptionError, match="paged needs PagedAttention"):
         ExportOptions(target="standin", kv="paged")
+
+
+def test_the_doctor_tries_it(monkeypatch):
+    monkeypatch.setitem(PROVIDERS, "standin", "CPUExecutionProvider")
+    found = {provider.name: provider.problem for provider in diagnose(this_machine()).providers}
+    assert list(found) == ["cpu", "cuda", "standin"]
+    assert found["standin"] is None
