@@ -14,14 +14,16 @@ counted.
 import argparse
 import json
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 from tokenizers import Tokenizer, models
@@ -131,27 +133,45 @@ class Seen:
 def watch(command: list[str], folder: Path) -> tuple[dict[str, Seen], int, str]:
     """Run a command that prints its phases; seconds and peak memory of each, most bytes in `folder`, its last line."""
     phases: dict[str, Seen] = {}
-    with tempfile.TemporaryFile("w+") as out:
-        process = subprocess.Popen(command, stdout=out, text=True)
-        most, began, at = 0, time.monotonic(), 0.0
+    with tempfile.TemporaryFile("w+") as out, _process(command, out) as process:
+        most, began, at, last = 0, time.monotonic(), 0.0, ""
         while process.poll() is None:
             time.sleep(0.1)
             memory, now = _anonymous(process.pid), time.monotonic()
             out.seek(0)
             names = [line[6:].strip() for line in out.read().splitlines() if line.startswith("phase ")]
             name = names[-1] if names else "starting"
-            if name not in phases:
-                print(f"{now - began:8.1f} s  {name}", file=sys.stderr, flush=True)
+            if name != last:
+                _tell(last, phases.get(last))
+                last = name
             seen = phases.setdefault(name, Seen())
             seen.seconds, seen.memory = seen.seconds + now - began - at, max(seen.memory, memory)
             at = now - began
             if int(at * 10) % 20 == 0:
                 most = max(most, _bytes_in(folder))
+        _tell(last, phases.get(last))
         out.seek(0)
         lines = out.read().splitlines()
     if process.returncode:
         raise SystemExit(f"the run failed with exit code {process.returncode}")
     return phases, most, lines[-1]
+
+
+@contextmanager
+def _process(command: list[str], out: IO[str]) -> "Iterator[subprocess.Popen[str]]":
+    """A process that ends with this one, however that ends."""
+    process = subprocess.Popen(command, stdout=out, text=True)
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+
+
+def _tell(name: str, seen: Seen | None) -> None:
+    """A phase has ended: a run that is cut has told of those before."""
+    if seen:
+        print(f"  {name}: {seen.seconds:.1f} s, {seen.memory >> 20} MiB", file=sys.stderr, flush=True)
 
 
 def _anonymous(process: int) -> int:
@@ -231,6 +251,7 @@ def main() -> None:
         return
     names = ("preset", "method", "calibration_tokens", "calibration")
     options = {name: getattr(chosen, name) for name in names if getattr(chosen, name) is not None}
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # files go away then, too
     folder = Path(tempfile.mkdtemp(prefix="onnxlm-scale-", dir=chosen.folder))
     try:
         measure(chosen.shape, chosen.layers, options, folder)
