@@ -22,6 +22,7 @@ _TAIL = """
 transformers.js asks no server: it loads the folder that `onnxlm export --format transformersjs` writes
 ([Without Python](embed.md)), which `tests/test_examples/test_transformersjs.py` checks in Node and in a browser.
 
+<!-- not run: needs models of its own; its options are checked -->
 ```sh
 make clients                                                  # all of them; needs PyPI and npm
 python examples/clients/with_openai.py http://127.0.0.1:8000 smol-int4   # one of them, against a server of yours

@@ -23,7 +23,7 @@ from ..errors import (
 )
 from ..host.machine import compute_threads
 from .cuda_check import missing_for_cuda
-from .providers import CHOICES, PROVIDERS, ProviderName
+from .providers import PROVIDERS, ProviderName
 
 _SILENT = 4  # what is an error in a session is raised, too
 _QUIET = 3  # errors only: warnings about initializers and cores are not for our users
@@ -63,10 +63,8 @@ def choose_provider(requested: str, bundle: Bundle) -> ProviderName:
     built_for = bundle.manifest.target.provider
     provider = built_for if requested == "auto" else requested
     if provider not in PROVIDERS:
-        whose = (
-            f"{bundle.folder} was built for {built_for!r}, which" if requested == "auto" else f"Provider {provider!r}"
-        )
-        raise ProviderError(f"{whose} is not known here; choose {', '.join(CHOICES)}.")
+        built = f"{bundle.folder} was built for {built_for!r}. " if requested == "auto" else ""
+        raise ProviderError(f"{built}Provider {provider!r} is not known; choose auto, {' or '.join(PROVIDERS)}.")
     require_provider(provider)
     if provider != built_for:
         raise ProviderError(

@@ -31,7 +31,7 @@ def test_it_runs_where_a_provider_of_its_name_is_known(bundle, monkeypatch):
 
 
 def test_it_is_refused_by_name_elsewhere(bundle):
-    with pytest.raises(ProviderError, match=r"built for 'standin', which is not known here; choose auto, cpu"):
+    with pytest.raises(ProviderError, match=r"built for 'standin'\. Provider 'standin' is not known; choose auto, cpu"):
         LLM(bundle)
 
 

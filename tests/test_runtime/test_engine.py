@@ -127,7 +127,8 @@ def test_hundreds_of_cancels_at_any_stage_leave_nothing_behind(llm: LLM, continu
     scheduler = llm.model.engine.core.scheduler
     assert seen == continuation([1, 2, 3], 200)
     assert scheduler.pool.free + scheduler.cached.blocks == scheduler.pool.total
-    assert (threading.active_count(), llm.model.engine.core.requests.answers) == (threads, {})
+    assert llm.model.engine.core.requests.answers == {}
+    assert threading.active_count() <= threads  # one of an earlier test may have ended meanwhile
 
 
 def test_closing_a_stream_cancels_its_request(llm: LLM) -> None:
