@@ -129,7 +129,8 @@ def _read_manifest(folder: Path) -> str:
                 "`onnxlm run` and `onnxlm serve` do that on the way."
             )
         if not folder.is_dir():
-            raise BundleError(f"{folder}: no such folder. A bundle is a folder that `onnxlm export` wrote.")
+            what = "this is a file" if folder.exists() else "no such folder"
+            raise BundleError(f"{folder}: {what}. A bundle is a folder that `onnxlm export` wrote.")
         path = _inside(folder, MANIFEST_NAME)
         if not path.is_file():
             raise ManifestError(f"{folder}: no {MANIFEST_NAME}; this is not a bundle, or it was only half copied.")
@@ -211,6 +212,25 @@ def _remove_abandoned(target: Path) -> None:
             os.close(handle)
 
 
+@contextmanager
+def alone(target: Path, unfinished: Path) -> Iterator[None]:
+    """Nobody else writes `target` meanwhile: the lock is on the file that it grows in, where the system has locks.
+
+    Raises:
+        BundleError: another process writes it.
+    """
+    unfinished.touch()
+    handle = _lock(unfinished)
+    if handle is None and sys.platform != "win32":
+        raise BundleError(f"{target}: another process is writing it. Wait for it, stop it, or choose another output.")
+    try:
+        yield
+    finally:
+        unfinished.unlink(missing_ok=True)
+        if handle is not None:
+            os.close(handle)
+
+
 def _require_alone(target: Path) -> None:
     """What `_remove_abandoned` left belongs to a process that is at work, where the system has locks."""
     if sys.platform == "win32":
@@ -222,7 +242,7 @@ def _require_alone(target: Path) -> None:
 
 
 def _lock(folder: Path) -> int | None:
-    """A handle that keeps a folder locked; None if another process does, or the system cannot."""
+    """A handle that keeps a folder or a file locked; None if another process does, or the system cannot."""
     try:
         import fcntl  # not on Windows
 

@@ -6,6 +6,8 @@ import importlib
 import logging
 import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import click
@@ -93,28 +95,40 @@ class LazyGroup(click.Group):
         with formatter.section("Commands"):
             formatter.write_dl([(name, line) for name, (_, _, _, line) in COMMANDS.items()])
 
+    def make_context(self, *args: Any, **more: Any) -> click.Context:
+        """Read the options; `--help` and `--version` print here."""
+        with _one_line():
+            return super().make_context(*args, **more)
+
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command; what can go wrong becomes one line on stderr and an exit code, never a traceback."""
-        try:
+        with _one_line():
             result = super().invoke(ctx)
             sys.stdout.flush()  # a full disk is found here, not after the exit code is decided
             return result
-        except OnnxlmError as error:
-            raise _Failure(str(error), error.exit_code) from error
-        except BrokenPipeError:
-            _drop_output()  # the reader went away: nothing to say, and nowhere to say it
-            sys.exit(_PIPE_CLOSED)
-        except KeyboardInterrupt:
-            click.echo("Interrupted.", err=True)
-            sys.exit(_INTERRUPTED)
-        except MemoryError as error:
-            words = "Out of memory. Close other programs, or choose a smaller model, --context or --concurrency."
-            raise _Failure(words) from error
-        except OSError as error:
-            if error.errno is None:
-                raise
-            _drop_output()
-            raise _Failure(_system_words(error)) from error
+
+
+@contextmanager
+def _one_line() -> Iterator[None]:
+    """Turn what a command raises into one line on stderr and an exit code."""
+    try:
+        yield
+    except OnnxlmError as error:
+        raise _Failure(str(error), error.exit_code) from error
+    except BrokenPipeError:
+        _drop_output()  # the reader went away: nothing to say, and nowhere to say it
+        sys.exit(_PIPE_CLOSED)
+    except KeyboardInterrupt:
+        click.echo("Interrupted.", err=True)
+        sys.exit(_INTERRUPTED)
+    except MemoryError as error:
+        words = "Out of memory. Close other programs, or choose a smaller model, --context or --concurrency."
+        raise _Failure(words) from error
+    except OSError as error:
+        if error.errno is None:
+            raise
+        _drop_output()
+        raise _Failure(_system_words(error)) from error
 
 
 class _Failure(click.ClickException):

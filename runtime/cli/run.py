@@ -98,7 +98,8 @@ def _check_choices(prompt: str | None, as_json: bool, params: "SamplingParams", 
 
 def _checked_files(source: Path | None, target: Path | None, prompt: str | None, as_json: bool) -> tuple[Path, Path]:
     if source is None or target is None:
-        raise click.UsageError("--input and --output go together.")
+        given, other = ("--input", "--output FILE") if source else ("--output", "--input FILE")
+        raise click.UsageError(f"{given} needs {other}: answers go from one file into another.")
     if prompt is not None or as_json:
         raise click.UsageError("--input takes its prompts from the file: give no PROMPT, and no --json.")
     return source, target

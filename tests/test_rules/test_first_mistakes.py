@@ -60,9 +60,10 @@ def test_ctrl_c_exits_with_130(monkeypatch):
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full here")
-def test_a_full_disk_behind_standard_output_is_an_error():
+@pytest.mark.parametrize("words", [["export", "--list"], ["--help"], ["--version"], ["run", "--help"]])
+def test_a_full_disk_behind_standard_output_is_an_error(words):
     with Path("/dev/full").open("w") as full:
-        done = subprocess.run([*ONNXLM, "export", "--list"], stdout=full, stderr=subprocess.PIPE, text=True)
+        done = subprocess.run([*ONNXLM, *words], stdout=full, stderr=subprocess.PIPE, text=True)
     assert done.returncode == 1
     assert done.stderr.strip().splitlines()[-1].startswith("Error: No space left on device.")
 

@@ -97,6 +97,8 @@ def test_stats_go_to_standard_error(run):
         (["a" * 400, "--raw"], "context"),
         (["", "--raw"], "empty"),
         (["Hi", "--provider", "cuda"], "cuda"),
+        ([], "standard input is empty"),
+        (["--input", "x"], "--input needs --output FILE"),
     ],
 )
 def test_a_refusal_is_one_line_and_a_failure(run, options, words):

@@ -101,7 +101,16 @@ def test_what_is_not_understood_is_an_error_of_its_form(server, path, changes, w
     assert words in answer.json()["error"]
 
 
-@pytest.mark.parametrize("options", [{"num_gpu": 1}, {"mirostat": 0}, {"num_ctx": 512}, {"repeat_last_n": -1}])
+def test_one_model_needs_no_name(server):
+    for path, body in (("chat", {"messages": MESSAGES}), ("generate", {"prompt": "Hi"}), ("show", {})):
+        answer = httpx.post(f"{server.url}/api/{path}", json=body | ({} if path == "show" else {"stream": False}))
+        assert answer.status_code == 200, answer.text
+        assert answer.json().get("model", "tiny") == "tiny"
+
+
+@pytest.mark.parametrize(
+    "options", [{"num_gpu": 1}, {"top_k": -1}, {"mirostat": 0}, {"num_ctx": 512}, {"repeat_last_n": -1}]
+)
 def test_options_that_change_no_answer_are_taken(client, options):
     expected = client.chat("tiny", MESSAGES, options=GREEDY).message.content
     assert client.chat("tiny", MESSAGES, options=GREEDY | options).message.content == expected

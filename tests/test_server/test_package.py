@@ -132,6 +132,19 @@ def test_an_archive_is_replaced_only_when_asked_to(tiny_bundle, tmp_path):
     assert tarfile.is_tarfile(target)
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="no locks there")
+def test_two_packages_into_one_output(tiny_bundle, tmp_path):
+    import fcntl
+
+    with (tmp_path / ".x.tar.partial").open("w") as other:
+        fcntl.flock(other, fcntl.LOCK_EX)
+        done = package(tiny_bundle, "-o", tmp_path / "x.tar")
+        assert "another process is writing it" in done.output
+        assert [path.name for path in tmp_path.iterdir()] == [".x.tar.partial"]  # the other one's
+    assert package(tiny_bundle, "-o", tmp_path / "x.tar").exit_code == 0  # what one that was killed left is no obstacle
+    assert [path.name for path in tmp_path.iterdir()] == ["x.tar"]
+
+
 def test_a_folder_without_our_wheel_is_refused(tiny_bundle, tmp_path):
     done = package(tiny_bundle, "--wheels", tmp_path, "-o", tmp_path / "x.tar")
     assert "no wheel of onnxlm" in done.output

@@ -41,9 +41,13 @@ class TerminalChat:
         if self._interactive:
             _open_history()
             click.echo(_banner(self._state.conversation), err=True)
+        said = False
         with suppress(KeyboardInterrupt):  # one that came between reading and answering
             while (message := self._read()) is not None:
+                said = True
                 self._react(message.strip())
+        if not said and not self._interactive:
+            raise click.UsageError("there is no PROMPT, and standard input is empty: give one of them.")
 
     def _react(self, message: str) -> None:
         words = react(self._state, message) if message.startswith("/") else None

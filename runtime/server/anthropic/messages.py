@@ -27,7 +27,7 @@ def chat_fields(fields: CountFields) -> ChatFields:
             "max_tokens": fields.max_tokens,
             "temperature": fields.temperature,
             "top_p": fields.top_p,
-            "top_k": fields.top_k,
+            "top_k": None if fields.top_k == -1 else fields.top_k,
             "stop": fields.stop_sequences,
             "stream": fields.stream,
         }

@@ -38,6 +38,6 @@ class MessageFields(CountFields):
     max_tokens: int = field(metadata=about("Most tokens of the answer.", 1, MAX_ID))
     temperature: float | None = field(default=None, metadata=about("0 is greedy.", 0, 100))
     top_p: float | None = field(default=None, metadata=about("Keep the likeliest tokens that reach this.", 0, 1))
-    top_k: int | None = field(default=None, metadata=about("Keep the k likeliest tokens.", 0, MAX_ID))
+    top_k: int | None = field(default=None, metadata=about("Keep the k likeliest tokens; 0 or -1: all.", -1, MAX_ID))
     stop_sequences: tuple[str, ...] | None = field(default=None, metadata=about("Text that ends the answer."))
     stream: bool | None = field(default=None, metadata=about("Send the answer as typed server-sent events."))

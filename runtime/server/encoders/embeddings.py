@@ -49,8 +49,8 @@ def ollama_embed(service: AppState, body: bytes) -> Work:
         vectors = served.encoder.vectors(rows, fields.dimensions)
         spent = time.monotonic_ns() - started
         count = sum(map(len, texts))
-        return {"model": fields.model, "embeddings": [_numbers(row) for row in vectors], "total_duration": spent,
-                "load_duration": 0, "prompt_eval_count": count}  # fmt: skip
+        return {"model": fields.model or served.name, "embeddings": [_numbers(row) for row in vectors],
+                "total_duration": spent, "load_duration": 0, "prompt_eval_count": count}  # fmt: skip
 
     return Work(served, texts, answer)
 

@@ -74,7 +74,10 @@ class ClassifyFields:
 class OllamaEmbedFields:
     """POST /api/embed."""
 
-    model: str = field(metadata=about("Which model; `:latest` behind a name means nothing."))
+    model: str | None = field(
+        default=None,
+        metadata=about("Which model; may be left out where there is only one. `:latest` behind a name means nothing."),
+    )
     input: str | tuple[str, ...] = field(metadata=about("A text, or several."))
     truncate: bool | None = field(default=None, metadata=about("Leave out the end of long texts. Default: true."))
     dimensions: int | None = field(default=None, metadata=about("Keep so many numbers of each vector.", 1, MAX_ID))
@@ -85,6 +88,9 @@ class OllamaEmbedFields:
 class OllamaEmbeddingFields:
     """POST /api/embeddings, which Ollama keeps for old clients."""
 
-    model: str = field(metadata=about("Which model; `:latest` behind a name means nothing."))
+    model: str | None = field(
+        default=None,
+        metadata=about("Which model; may be left out where there is only one. `:latest` behind a name means nothing."),
+    )
     prompt: str = field(metadata=about("A text."))
     options: dict[str, Any] | None = field(default=None, metadata=about("Of hardware; changes no answer."))

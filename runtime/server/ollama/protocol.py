@@ -51,7 +51,10 @@ SAMPLING: Mapping[str, str] = MappingProxyType(
 class AnswerFields:
     """What a chat and a generation have in common."""
 
-    model: str = field(metadata=about("Which model; `:latest` behind a name means nothing."))
+    model: str | None = field(
+        default=None,
+        metadata=about("Which model; may be left out where there is only one. `:latest` behind a name means nothing."),
+    )
     format: str | dict[str, Any] | None = field(default=None, metadata=about('"json", or a JSON schema.'))
     options: dict[str, Any] | None = field(default=None, metadata=about("Sampling, by Ollama's names."))
     stream: bool | None = field(default=None, metadata=about("Send JSON objects, one a line. Default: true."))
@@ -79,5 +82,5 @@ class GenerateFields(AnswerFields):
 class ShowFields:
     """POST /api/show."""
 
-    model: str = field(metadata=about("Which model."))
+    model: str | None = field(default=None, metadata=about("Which model; may be left out where there is only one."))
     verbose: bool | None = field(default=None, metadata=about("Changes nothing here."))

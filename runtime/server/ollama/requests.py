@@ -33,9 +33,9 @@ def chat_fields(fields: ChatFields | GenerateFields, service: AppState) -> opena
     )
 
 
-def model_name(name: str) -> str:
-    """The name without the tag that Ollama's clients add."""
-    return name.removesuffix(":latest")
+def model_name(name: str | None) -> str | None:
+    """The name, if there is one, without the tag that Ollama's clients add."""
+    return None if name is None else name.removesuffix(":latest")
 
 
 def sampling(fields: AnswerFields, service: AppState) -> dict[str, Any]:
@@ -44,7 +44,7 @@ def sampling(fields: AnswerFields, service: AppState) -> dict[str, Any]:
     longest = service.find(model_name(fields.model)).longest
     for name, value in (fields.options or {}).items():
         where = f"options.{name:.40}"
-        if value is None or name in HARDWARE:
+        if value is None or name in HARDWARE or (name == "top_k" and value == -1):  # -1: all tokens
             continue
         if name in SAMPLING:
             found[SAMPLING[name]] = value

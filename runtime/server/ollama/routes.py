@@ -49,7 +49,7 @@ class OllamaRoutes:
                 body = await read_body(request.scope, request.receive, *limits, arrived)
             fields = parse(ShowFields, body)
             name = model_name(fields.model)
-            return JSONResponse(_shown(service.encoders.get(name) or service.find(name)))
+            return JSONResponse(_shown(service.encoders.get(name or "") or service.find(name)))
         except Disconnected:
             return Response(status_code=499)
         except Exception as error:  # noqa: BLE001  # the border of the request
