@@ -3,10 +3,11 @@
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, wait
 from contextlib import contextmanager
 from functools import cache
 from itertools import chain, islice
+from queue import SimpleQueue
 from typing import Any, TypeVar
 
 from runtime.host.machine import usable_cores
@@ -45,8 +46,8 @@ def parallel_map(tasks: Iterable[Callable[[], T]], at_once: int | None = None) -
             while waiting:
                 yield waiting.popleft().result()
         finally:
-            for left in waiting:  # a failure before them: nobody wants their results
-                left.cancel()
+            # A failure before them: nobody wants their results, but no thread may be cut off within a product.
+            wait([left for left in waiting if not left.cancel()])
 
 
 class _BlasLimit:
@@ -90,11 +91,42 @@ def _libraries() -> Any:
     return ThreadpoolController()  # looks through all that is loaded: once
 
 
+class _Pool:
+    """Threads that the end of the process does not wait for.
+
+    concurrent.futures' own pool does: Ctrl-C while one of its threads starts leaves one that nobody tells to end.
+    """
+
+    def __init__(self, depth: int) -> None:
+        self._depth = depth
+        self._tasks: SimpleQueue[tuple[Future[Any], Callable[[], Any]]] = SimpleQueue()
+        self._started = 0
+
+    def submit(self, task: Callable[[], T]) -> "Future[T]":
+        """Have a task done; its result, or what it raises, is the future's."""
+        if self._started < threads():
+            threading.Thread(target=self._work, name=f"onnxlm-tensors_{self._started}", daemon=True).start()
+            self._started += 1
+        future: Future[T] = Future()
+        self._tasks.put((future, task))
+        return future
+
+    def _work(self) -> None:
+        _LOCAL.depth = self._depth + 1
+        while True:
+            self._do(*self._tasks.get())
+
+    def _do(self, future: "Future[Any]", task: Callable[[], Any]) -> None:
+        """In a function of its own, so that an idle thread keeps no result alive."""
+        if not future.set_running_or_notify_cancel():
+            return
+        try:
+            future.set_result(task())
+        except BaseException as error:  # noqa: BLE001  # whoever waits for the result gets it
+            future.set_exception(error)
+
+
 @cache
-def _pool(depth: int) -> ThreadPoolExecutor:
+def _pool(depth: int) -> _Pool:
     """One for all calls of a depth: starting threads for each tensor took a tenth of an export of SmolLM2-135M."""
-
-    def begin() -> None:
-        _LOCAL.depth = depth + 1
-
-    return ThreadPoolExecutor(threads(), thread_name_prefix="onnxlm-tensors", initializer=begin)
+    return _Pool(depth)

@@ -1,6 +1,7 @@
 # ruff: noqa: E501  # one case a line reads as the table it is
 """Tiny configs of every family, each of its features on in one of them, and checkpoints of random weights."""
 
+import copy
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -58,8 +59,9 @@ class Case:
         return f"{self.model_type} {self.name}".strip()
 
     def config(self) -> dict[str, Any]:
+        """A copy: transformers writes into nested settings."""
         values = self.changes if self.alone else BASE | self.changes
-        return {key: value for key, value in values.items() if key not in self.drop}
+        return copy.deepcopy({key: value for key, value in values.items() if key not in self.drop})
 
 
 CASES = [
