@@ -74,11 +74,12 @@ def test_short_prompts_are_prefilled_together(batching_bundle: Path, continuatio
 
 def burst(llm: LLM, wanted: list[list[int]], **params: int) -> list[Iterator[OutputDelta]]:
     """Streams that the engine admits when all of them wait (or all but the last); nothing slows their prefill down."""
-    core, gate = llm.model.engine.core, threading.Event()
+    core, begun, gate = llm.model.engine.core, threading.Event(), threading.Event()
     prefill = core.executor.prefill
-    core.executor.prefill = lambda *chunk: gate.wait() and prefill(*chunk)  # type: ignore[method-assign]
+    core.executor.prefill = lambda *chunk: (begun.set(), gate.wait(), prefill(*chunk))[-1]  # type: ignore[method-assign]
     core.policy.size = lambda *_, **__: 512  # type: ignore[method-assign]
     holding = llm.stream([0, 0], SamplingParams(max_tokens=0))  # nothing is admitted while this one is computed
+    assert begun.wait(30)
     streams = [llm.stream(ids, SamplingParams(**params)) for ids in wanted]
     gate.set()
     list(holding)
