@@ -1,7 +1,7 @@
 """Which bundle of the cache was made from a checkpoint: found again without importing what makes bundles.
 
-CACHE/.made/KEY      holds the name of a bundle's folder; KEY is a hash of this version, and of the files of a checkpoint
-                     by name, size, times and number on disk
+CACHE/.made/KEY      holds the name of a bundle's folder; KEY is a hash of this version, and of a checkpoint's files by
+                     name, size, times and number on disk
 """
 
 import contextlib
