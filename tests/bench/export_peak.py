@@ -47,9 +47,7 @@ def dense(prefix: str = "model.") -> Shapes:
     return shapes
 
 
-def write_folder(
-    folder: Path, config: dict[str, object], shapes: Shapes, types: dict[str, str] | None = None
-) -> Path:
+def write_folder(folder: Path, config: dict[str, object], shapes: Shapes, types: dict[str, str] | None = None) -> Path:
     """A bfloat16 checkpoint, but for `types`; the head is not zero, or it would be the embedding."""
     from tokenizers import Tokenizer, models
 

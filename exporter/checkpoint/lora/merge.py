@@ -13,10 +13,10 @@ from ..names import text_model_tensors
 from ..pickled import convert_pickles
 from ..safetensors.file import SafetensorsTensor, read_safetensors
 from ..safetensors.folder import read_json
-from .base import other_base
 from .changes import AddedBias, LowRankChange, ReplacedRows
 from .settings import REDUCED_BASE, AdapterSettings
 from .tensors import ModuleTensors, modules_of
+from .trained_on import other_base
 from .unused import untrained_modules, unused_files
 
 FILE, PICKLE = "adapter_model.safetensors", "adapter_model.bin"

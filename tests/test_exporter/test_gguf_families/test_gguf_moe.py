@@ -121,7 +121,12 @@ def test_rows_of_joined_experts_are_read_alone(convert: Callable[..., Any]):
     """Of gates and ups that follow each other, also across the border."""
     source = convert(*CASES["granitemoe"]).gguf.tensors["model.layers.0.block_sparse_moe.input_linear.weight"]
     expert, whole = source.matrix(1), source.read()[1]
-    for start, stop in [(0, 8), (0, len(whole)), (len(whole) // 2 - 3, len(whole) // 2 + 3), (len(whole) - 2, len(whole))]:
+    for start, stop in [
+        (0, 8),
+        (0, len(whole)),
+        (len(whole) // 2 - 3, len(whole) // 2 + 3),
+        (len(whole) - 2, len(whole)),
+    ]:
         np.testing.assert_array_equal(expert.rows(start, stop).read(), whole[start:stop])
 
 
