@@ -59,7 +59,7 @@ def prepare(
     if warning := too_little(text.chunks):
         _LOGGER.warning(warning)
     called = f"calibrating on {text.chunks.size:,} tokens"
-    progress(called, 0, 1)
+    progress("preparing to calibrate", 0, 1)
     hessians: Hessians = collect_hessians(
         bundle,
         text.chunks,
