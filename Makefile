@@ -18,7 +18,7 @@ help:
 	@echo "make test-optimized  the engine's tests under python -O"
 	@echo "make test-cuda  the CUDA provider's tests, without a GPU"
 	@echo "make docs     the documentation as a site in build/site"
-	@echo "make examples  run the programs in examples/ (needs node and npm)"
+	@echo "make examples  run the programs in examples/ (needs node, npm and a C++ compiler)"
 	@echo "make clients  install real clients of the server, run them, and write docs/clients.md"
 	@echo "make gpu-check  parity and speed on a GPU, as a table and JSON"
 	@echo "make format   put the code into the project's style"
@@ -73,6 +73,8 @@ test-optimized: .venv/dev.stamp
 
 # The programs in examples/ that need more than Python; npm's scripts would only fetch CUDA libraries.
 examples: .venv/dev.stamp
+	@test -d examples/cpp/headers -o -d /usr/include/onnxruntime || bash examples/cpp/headers.sh examples/cpp/headers \
+	  || { rm -rf examples/cpp/headers; echo "no headers of ONNX Runtime here: the example in C++ is skipped"; }
 	for folder in javascript browser; do (cd examples/$$folder && npm install --ignore-scripts --no-audit --no-fund --silent) || exit 1; done
 	$(BIN)/python -m pytest -q tests/test_examples
 

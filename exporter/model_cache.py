@@ -15,6 +15,7 @@ from runtime.bundle.bundle import open_bundle
 from runtime.bundle.manifest import FORMAT_VERSION
 from runtime.errors import BundleError, CheckpointError
 from runtime.host.cache_folder import cache_folder
+from runtime.host.made_bundles import forget
 
 from .options import ExportOptions
 
@@ -101,6 +102,7 @@ def remove_cached(name: str) -> list[CachedModel]:
         raise BundleError(f"{name!r} is not in the cache {cache_folder()}, which holds: {there}.")
     for model in chosen:
         shutil.rmtree(model.folder)
+        forget(model.folder)
         _lock_file(model.folder).unlink(missing_ok=True)
     return chosen
 

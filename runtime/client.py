@@ -5,6 +5,7 @@ import functools
 import itertools
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -91,6 +92,7 @@ class Model:
             if opening:
                 opening.wait_until_begun()
             self.tokenizer = Tokenizer(self.bundle.path("tokenizer.json"), manifest.tokens.special)
+            import_module(f"{__package__}.chat.answer_plan")  # for chats, while ONNX Runtime still loads
             executor = executor or cast(Opening, opening).executor()
             self._grammars = Grammars(self.tokenizer, self._vocab_size, manifest.tokens.eos)
             if options.self_test:

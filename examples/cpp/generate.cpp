@@ -3,8 +3,9 @@
 //   c++ -std=c++17 -O2 generate.cpp -I ONNXRUNTIME/include -L ONNXRUNTIME/lib -lonnxruntime -o generate
 //   ./generate BUNDLE 16 1 504 260 2
 //
-// Needs ONNX Runtime 1.31 or later and the single header of nlohmann/json (https://github.com/nlohmann/json).
-// A tokenizer for C++ that reads the bundle's tokenizer.json: mlc-ai/tokenizers-cpp.
+// Needs the library of ONNX Runtime 1.31 or later (the one in the wheel of PyPI will do), its headers, of which older ones
+// are good as well, and the single header of nlohmann/json. Debian 13 has both: libonnxruntime-dev, nlohmann-json3-dev;
+// headers.sh fetches them elsewhere. A tokenizer for C++ that reads the bundle's tokenizer.json: mlc-ai/tokenizers-cpp.
 
 #include <onnxruntime_cxx_api.h>
 
@@ -18,7 +19,7 @@
 #include <string>
 #include <vector>
 
-#include "json.hpp"
+#include <nlohmann/json.hpp>
 
 using json = nlohmann::json;
 
@@ -107,19 +108,27 @@ static int64_t likeliest(const std::vector<float>& logits) {
   return std::max_element(logits.begin(), logits.end()) - logits.begin();
 }
 
-int main(int argc, char** argv) {
-  if (argc < 4) {
-    std::cerr << "usage: generate BUNDLE COUNT ID…\n";
-    return 2;
-  }
-  const int64_t count = std::stoll(argv[2]);
-  std::vector<int64_t> ids;
-  for (int i = 3; i < argc; i++) ids.push_back(std::stoll(argv[i]));
-  Bundle bundle(argv[1], static_cast<int64_t>(ids.size()) + count);
+static void generate(const std::string& folder, int64_t count, const std::vector<int64_t>& ids) {
+  Bundle bundle(folder, static_cast<int64_t>(ids.size()) + count);
   const std::set<int64_t> ends = bundle.ends();
   int64_t token = likeliest(bundle.step("prefill", ids));
   for (int64_t made = 1; std::cout << token << ' ', made < count && !ends.count(token); made++) {
     token = likeliest(bundle.step("decode", {token}));
   }
   std::cout << '\n';
+}
+
+int main(int argc, char** argv) {
+  if (argc < 4) {
+    std::cerr << "usage: generate BUNDLE COUNT ID…\n";
+    return 2;
+  }
+  try {
+    std::vector<int64_t> ids;
+    for (int i = 3; i < argc; i++) ids.push_back(std::stoll(argv[i]));
+    generate(argv[1], std::stoll(argv[2]), ids);
+  } catch (const std::exception& error) {
+    std::cerr << "generate: " << error.what() << '\n';
+    return 1;
+  }
 }

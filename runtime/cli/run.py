@@ -113,7 +113,7 @@ def _answer_file(
     from ..batch_lines import BatchDefaults
     from .batch import batch_progress
 
-    with _load(bundle, concurrency, **options) as llm, batch_progress() as progress:
+    with _load(bundle, concurrency, raw=raw, **options) as llm, batch_progress() as progress:
         batch = BatchFile(llm.model, source, target, BatchDefaults(arguments, raw, system))
         try:
             counts = batch.run(progress)
@@ -139,12 +139,16 @@ def _load(
     speculation: int,
     draft: str | None,
     no_prepare: bool,
+    raw: bool,
     lora: Path | None = None,
     **_: Any,
 ) -> "LLM":
+    from ..chat.sandbox import start_early
     from ..llm import LLM
     from ..options import EngineOptions
 
+    if not raw:
+        start_early()  # while the model is loaded
     options = EngineOptions(
         max_concurrency=rows,
         context=context,

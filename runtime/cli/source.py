@@ -6,6 +6,7 @@ from pathlib import Path
 import click
 
 from ..errors import MissingDependencyError
+from ..host.made_bundles import recall, remember
 from .terminal.progress import progress
 
 _HUB_PREFIX = "hf:"
@@ -44,10 +45,15 @@ def _verify(folder: Path) -> None:
 
 
 def _made(source: str | Path) -> Path:
+    is_local = not str(source).startswith(_HUB_PREFIX)
+    if is_local and (found := recall(source)):
+        return found
     try:
         module = importlib.import_module("exporter.model_cache")
         with progress("preparing") as show:
             folder: Path = module.cached_bundle(source, show, lambda line: click.echo(line, err=True))
+            if is_local:
+                remember(source, folder)
     except ModuleNotFoundError as error:
         raise MissingDependencyError(
             f"{source} is a checkpoint, and making a bundle of it needs the package {error.name!r}: "

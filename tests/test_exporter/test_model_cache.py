@@ -11,8 +11,9 @@ from click.testing import CliRunner
 
 from exporter.model_cache import cached_bundle, list_cached, remove_cached
 from runtime.cli.main import main
-from runtime.cli.source import is_checkpoint, name_of
+from runtime.cli.source import bundle_of, is_checkpoint, name_of
 from runtime.errors import BundleError, CheckpointError
+from runtime.host.made_bundles import recall, remember
 
 
 @pytest.fixture(autouse=True)
@@ -32,6 +33,37 @@ def test_the_second_time_nothing_is_made(checkpoint):
     assert first == second
     assert len(said) == 1
     assert [model.folder for model in list_cached()] == [first]
+
+
+def test_what_was_made_is_found_without_the_exporter(checkpoint, cache):
+    done = CliRunner().invoke(main, ["run", str(checkpoint), "hello", "--raw", "--max-tokens", "1"])
+    assert done.exit_code == 0, done.output
+    code = (
+        "import sys; sys.modules['exporter'] = None; from runtime.cli.source import bundle_of; "
+        f"print(bundle_of({str(checkpoint)!r}))"
+    )
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert found.stdout.strip() == str(list_cached()[0].folder), found.stderr
+
+
+def test_what_was_noted_of_a_checkpoint_holds_as_long_as_its_files_do(checkpoint):
+    bundle = bundle_of(checkpoint)
+    assert recall(checkpoint) == bundle
+    os.utime(checkpoint / "model.safetensors", ns=(1, 1))
+    assert recall(checkpoint) is None
+    remember(checkpoint, bundle)
+    assert recall(checkpoint) == bundle
+    remove_cached(bundle.name)
+    assert recall(checkpoint) is None
+
+
+def test_a_damaged_note_is_not_believed(checkpoint, cache):
+    bundle = bundle_of(checkpoint)
+    (note,) = (cache / ".made").iterdir()
+    for content in (b"", b"..", b"../elsewhere", b"gone-0123", b"\xff\0"):
+        note.write_bytes(content)
+        assert recall(checkpoint) is None
+        assert bundle_of(checkpoint) == bundle
 
 
 def test_a_changed_checkpoint_is_another_model(checkpoint):
