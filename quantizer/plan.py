@@ -1,6 +1,7 @@
 """What a run does to each matrix: the rearrangement that its neighbours absorb, its Hessian, how it is stored."""
 
 import json
+import math
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -23,7 +24,7 @@ from .graph.quantizable import QuantizableWeight
 from .recipe import Recipe, TimeBudget
 from .storage.matrix import Floats, Index
 from .storage.scheme import QuantConfig
-from .storage.storing import outlier_bytes
+from .storage.storing import largest_of, outlier_bytes
 from .storage.weights_file import Layout, read_part, read_tensor
 from .transforms.discover import Structure
 from .transforms.equivalent import Axis, EquivalentTransforms
@@ -187,7 +188,7 @@ class Plan:
         """
         weight = read_part(tensor, expert) if site.role == "experts" else read_tensor(tensor)
         weight = np.ascontiguousarray(weight.T if site.transposed else weight, np.float32)
-        if not np.isfinite(weight).all():
+        if not math.isfinite(largest_of(weight)):
             raise QuantizationError(
                 f"{site.weight}: holds NaN or infinite weights; the source checkpoint is broken. Export a sound one."
             )

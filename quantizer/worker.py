@@ -18,7 +18,7 @@ from .storage.packing import packed_bytes
 from .storage.resume import Made, ResumeCache
 from .storage.scheme import QuantConfig
 from .storage.stored import OutlierWeights
-from .storage.storing import relative_error, scale_type, scale_type_of
+from .storage.storing import largest_of, relative_error, scale_type, scale_type_of
 
 
 @dataclass(frozen=True)
@@ -83,8 +83,7 @@ class QuantizeWorker:
         plan, config = self._plan, self._plan.configs[site.unit]
 
         def largest(expert: int) -> float:
-            weight = plan.read(site, tensor, expert)
-            return float(max(weight.max(initial=0.0), -weight.min(initial=0.0)))
+            return largest_of(plan.read(site, tensor, expert))
 
         of_all = max(parallel_map(partial(largest, expert) for expert in range(site.count)))
         kind = np.dtype(scale_type_of(of_all, config.scheme))

@@ -19,7 +19,8 @@ from .hessian import InputStatistics
 _SHRINK_4 = tuple(1.02 - 0.07 * p for p in range(7))
 _BETWEEN_4 = (1.04, 0.96)
 _SHRINK_8 = (1.0, 0.99, 0.98)
-_TILE = 1 << 16  # weights per step: three arrays of 256 KiB stay in the second cache
+_TINY = np.float32(1e-37)  # below, the inverse of a scale is infinite
+_TILE = 1 << 17  # weights per step: three arrays of 512 KiB; with smaller ones, threads wait for the interpreter
 
 
 def quantize_rows(weight: Floats, scheme: Scheme, stored: Stored, inputs: InputStatistics) -> QuantizedMatrix:
@@ -125,15 +126,15 @@ class _Best:
             self._try(base * np.float32(factor), zero)
 
     def _try(self, first: Floats, zero: Floats) -> None:
+        """Fit the scale to the codes that `first` gives. The error is that of these codes, less Σ importance · w²; the
+        nearest codes under the fitted scale, which are stored, lose no more.
+        """
         w, codes, products, importance = self._w, self._codes, self._products, self._importance
         self._round(first, zero)
         above = importance @ np.multiply(w, codes, out=products)
-        fitted = above / np.maximum(importance @ np.square(codes, out=products), np.float32(1e-30))
-        scale = round_scales(fitted, self._stored)
-        self._round(scale, zero)
-        np.multiply(codes, scale, out=codes)
-        np.subtract(w, codes, out=codes)
-        error = importance @ np.square(codes, out=codes)
+        below = importance @ np.square(codes, out=products)
+        scale = round_scales(above / np.maximum(below, np.float32(1e-30)), self._stored)
+        error = scale * (scale * below - 2 * above)
         better = error < self._error
         for kept, new in ((self._error, error), (self.first, first), (self.scale, scale), (self.zero, zero)):
             np.copyto(kept, new, where=better)
@@ -141,7 +142,7 @@ class _Best:
     def _round(self, scale: Floats, zero: Floats) -> None:
         """Nearest codes, less the zero point: clipping them to −zero … levels − zero saves a pass."""
         codes = self._codes
-        np.divide(self._w, np.where(scale == 0, np.float32(1), scale), out=codes)
+        np.multiply(self._w, 1 / np.where(np.abs(scale) < _TINY, np.float32(1), scale), out=codes)
         np.rint(codes, out=codes)
         if self._symmetric:
             np.clip(codes, -self._middle, self._levels - self._middle, out=codes)

@@ -45,14 +45,15 @@ def quantize_matrix(
     importance, index = np.ones(weight.shape[1], np.float32) if known is None else known.importance, NO_RESIDUALS
     if METHODS[method].needs_text and known is not None and config.residual_channels:
         wide = extend(weight, known.values, importance, config)
-        weight, known, importance, index = wide.weight, Hessian(wide.hessian), wide.importance, wide.index
+        known, importance, index = Hessian(wide.hessian), wide.importance, wide.index
     inputs = InputStatistics(known, importance, polishing)
     quantize_rows = import_module(f".{METHODS[method].module}", __package__).quantize_rows
 
     def slice_of(part: slice) -> QuantizedMatrix:
-        matrix: QuantizedMatrix = quantize_rows(weight[part], config.scheme, rows_of(stored, part), inputs)
+        rows = np.pad(weight[part], ((0, 0), (0, len(index)))) if len(index) else weight[part]
+        matrix: QuantizedMatrix = quantize_rows(rows, config.scheme, rows_of(stored, part), inputs)
         return matrix
 
-    each = slice_rows or min(max(_SLICE // weight.shape[1], _ROWS[0]), _ROWS[1])
+    each = slice_rows or min(max(_SLICE // (weight.shape[1] + len(index)), _ROWS[0]), _ROWS[1])
     parts = (slice(start, start + each) for start in range(0, len(weight), each))
     return join([*parallel_map(partial(slice_of, part) for part in parts)]), index

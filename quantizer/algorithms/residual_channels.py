@@ -18,16 +18,15 @@ _MAIN_SHARE = 1 / 64  # of its importance in the search of its first grid; the s
 
 @dataclass(frozen=True)
 class Extended:
-    """A matrix whose inputs are repeated: input `K' ≥ inputs` reads what input `index[K' - inputs]` reads.
+    """Inputs some of which are repeated: input `K' ≥ inputs` reads what input `index[K' - inputs]` reads. The weights
+    of the repeated ones begin as zeros.
 
     Attributes:
-        weight: `[N, inputs + len(index)]`: W, then zeros.
         hessian: its Hessian.
         importance: `[inputs + len(index)]` for the scale search.
         index: which inputs are repeated. Starts with zeros that only fill the last group of W.
     """
 
-    weight: Floats
     hessian: Floats
     importance: Floats
     index: Index
@@ -53,7 +52,6 @@ def extend(weight: Floats, hessian: Floats, diagonal: Floats, config: QuantConfi
     filler = -inputs % config.scheme.group_size
     chosen = choose_residual_channels(weight, diagonal, config.scheme, min(config.residual_channels, inputs))
     index = np.concatenate([np.zeros(filler, np.int64), chosen])
-    wide = np.pad(weight, ((0, 0), (0, len(index))))
     reads = np.concatenate([np.arange(inputs), index])
     hessian = _repeated(hessian, index)
     hessian[inputs : inputs + filler] = hessian[:, inputs : inputs + filler] = (
@@ -61,7 +59,7 @@ def extend(weight: Floats, hessian: Floats, diagonal: Floats, config: QuantConfi
     )
     importance = diagonal[reads]
     importance[chosen] *= np.float32(_MAIN_SHARE)
-    return Extended(wide, hessian, importance, index)
+    return Extended(hessian, importance, index)
 
 
 def _repeated(hessian: Floats, index: Index) -> Floats:

@@ -22,7 +22,7 @@ from ..algorithms.registry import CALIBRATED
 from ..algorithms.rtn import lost_by_input
 from ..graph.quantizable import QuantizableWeight
 from ..parallel import parallel_map
-from ..storage.matrix import Floats, effective
+from ..storage.matrix import Floats
 from ..storage.packing import packed_bytes
 from ..storage.scheme import QuantConfig, Scheme
 from ..storage.weights_file import Layout
@@ -66,13 +66,15 @@ def try_base(
         matrices: makes, of each matrix, the float weights, rearranged, and the Hessian of its inputs if known.
         schemes: whose input errors are wanted.
     """
-    values = np.empty((site.count, site.rows, site.inputs), np.float32)
+    values = np.empty((site.count, site.rows, site.inputs), np.float32)  # takes memory when it is written to
 
     def one(number: int, read: Callable[[], tuple[Floats, Hessian | None]]) -> _Errors:
         weight, hessian = read()
-        matrix, index = quantize_matrix(weight, hessian, base_of(site), CALIBRATED, np.float16)
-        values[number] = effective(matrix, index)
-        return _errors(weight, hessian, schemes)
+        matrix, _ = quantize_matrix(weight, hessian, base_of(site), CALIBRATED, np.float16)
+        errors = _errors(weight, hessian, schemes)
+        del weight  # the largest matrices of a model are a quarter of it: one copy at a time
+        matrix.dequantize(values[number])
+        return errors
 
     tried = Tried(values if site.role == "experts" else values[0], {}, {})
     for input_errors, rounding_errors in parallel_map(partial(one, *entry) for entry in enumerate(matrices)):

@@ -121,10 +121,11 @@ class Sensitivity:
         model = body(self._graph, self._cut, self.done, self.done + 1)
         segment = Segment(model, self._bundle.folder, prepacked=False)
         begun = [self._begun(model, name, array) for name, array in replaced.items()]
-        carried = [replace(stream, states=self._run(segment, stream.states)) for stream in self._streams]
+        for number, stream in enumerate(self._streams):  # one after the other: all of them twice take gigabytes
+            self._streams[number] = replace(stream, states=self._run(segment, stream.states))
         self._text = self._run(segment, self._text)
         self.done += 1
-        self._streams = self._joined(carried + begun)
+        self._streams = self._joined(self._streams + begun)
         self._keep()
 
     def _begun(self, model: ir.Model, name: str, array: npt.NDArray[np.float32]) -> Stream:

@@ -226,7 +226,7 @@ def write_own_text(folder: Path, tokens: int, seed: int, length: int = CHUNK, ro
     count, length = max(1, tokens // length), min(length, manifest.architecture.context_length)
     rng = np.random.default_rng(seed)
     rows = rows or rows_at_once(count, length * max(1, manifest.kv_cache.bytes_per_token))
-    with LLM(folder, "cpu", EngineOptions(max_concurrency=rows)) as llm:
+    with LLM(folder, "cpu", EngineOptions(max_concurrency=rows, prepare=False)) as llm:
         first = [int(token) for token in _ordinary(llm.model.bundle, rng, count)]
         settings: dict[str, Any] = {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0}
         params = SamplingParams(max_tokens=length - 1, ignore_eos=True, repetition_penalty=1.0, seed=seed, **settings)

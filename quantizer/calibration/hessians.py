@@ -9,7 +9,6 @@ named for them; else the states in front of each layer stay, and a layer runs ag
 """
 
 import json
-import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from hashlib import sha256
@@ -48,7 +47,6 @@ class Step:
     layer: int
     layers: int
     tokens: int
-    seconds_left: float
 
 
 class Hessians:
@@ -133,12 +131,10 @@ def collect_hessians(
     graph = prefill_graph(bundle)
     log = _Log(work, _fingerprint(bundle, chunks), keep=hessian_bytes(graph) <= most_kept)
     run = _Run(bundle, graph, find_cut(graph), _batches(chunks, graph), log)
-    started, first = time.monotonic(), log.layers_done
-    for layer in range(first, run.layers):
+    for layer in range(log.layers_done, run.layers):
         run.through(layer)
         if progress:
-            each = (time.monotonic() - started) / (layer + 1 - first)
-            progress(Step(layer + 1, run.layers, chunks.size, each * (run.layers - layer - 1)))
+            progress(Step(layer + 1, run.layers, chunks.size))
     return Hessians(run)
 
 
@@ -245,10 +241,15 @@ class _Sums:
                 self._add(f"{_HEAD}.{HESSIAN}", rows.T @ rows)
 
     def means(self, tokens: int) -> Arrays:
-        return {name: (total / tokens).astype(np.float32) for name, total in self._sums.items()}
+        """Once, in the end."""
+        return {name: np.divide(total, tokens, out=total).astype(np.float32) for name, total in self._sums.items()}
 
     def _add(self, name: str, values: Floats) -> None:
-        self._sums[name] = self._sums.get(name, 0.0) + values.astype(np.float64)
+        """In place: the Hessian of 14,336 inputs takes 1.6 GB."""
+        if name in self._sums:
+            self._sums[name] += values
+        else:
+            self._sums[name] = values.astype(np.float64)
 
 
 def _require_finite(layer: int, hessians: Arrays) -> None:

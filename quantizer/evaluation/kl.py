@@ -1,10 +1,12 @@
 """What quantization costs: the distribution of the next token against the unquantized model, at every position.
 
-Memory does not depend on the length of the text: one chunk of hidden states and a slice of logits at a time.
+Memory depends neither on the length of the text nor on the depth of a large model: some chunks of hidden states, a few
+layers and a slice of logits at a time.
 """
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
@@ -13,14 +15,17 @@ import onnx_ir as ir
 from runtime.bundle.bundle import Bundle
 from runtime.errors import QuantizationError
 
-from ..calibration.segments import Segment, body, empty_cache_feeds, find_cut, head
+from ..calibration.segments import Arrays, Segment, body, empty_cache_feeds, find_cut, head
 from ..graph.graphs import prefill_graph
 from ..storage.matrix import Floats
 
 _ROWS = 128  # of 49,152 logits in float32, twice: 50 MB
 _BUCKETS = 32
 _LEVEL = "accuracy_level"
+_OPEN_BYTES = 1 << 30  # of weights of either model, as they are stored
+_TOGETHER = 32  # chunks whose hidden states are in memory: of 4,096 values, 16,384 tokens take 270 MB
 IntArray = npt.NDArray[np.int64]
+Head = Callable[[Floats], Floats]
 
 
 @dataclass(frozen=True)
@@ -62,21 +67,35 @@ class Model:
             raise QuantizationError(
                 f"{bundle.folder} gives no next token: `onnxlm eval` compares its embeddings or scores by their cosine."
             )
-        graph = prefill_graph(bundle)
+        self._graph = graph = prefill_graph(bundle)
         if float_activations:
             for node in rounding_nodes(graph):
                 node.attributes[_LEVEL] = ir.AttrInt64(_LEVEL, 0)
-        cut = find_cut(graph)
+        self._cut = cut = find_cut(graph)
         self._bundle = bundle
-        self._hidden, self._rows = str(cut.hidden.name), str(cut.head_input.name)
-        packed = bundle.manifest.quantization is not None
-        self._body = Segment(body(graph, cut, 0, len(cut.borders) + 1), bundle.folder, prepacked=packed)
-        self._head = Segment(with_log_softmax(head(graph, cut)), bundle.folder, prepacked=packed)
+        self._rows = str(cut.head_input.name)
+        self._packed = bundle.manifest.quantization is not None
+        self._head = self._open(with_log_softmax(head(graph, cut)))
+        self._pieces = _pieces(graph, len(cut.borders) + 1)
+        self._whole = self._body(self._pieces[0]) if len(self._pieces) == 1 else None
 
     def hidden(self, ids: IntArray) -> Floats:
-        """What the head reads, `[batch, sequence, H]`, for sequences `ids` `[batch, sequence]`."""
-        states: Floats = self._body(empty_cache_feeds(self._bundle, ids))[self._hidden]
-        return states
+        """What the head reads, `[batch, sequence, H]`, for sequences `ids` `[batch, sequence]`.
+
+        Of a large model, a few layers are in memory at a time: all sequences run through them before the next.
+        """
+        states: list[Arrays] = [{} for _ in ids]
+        for piece in self._pieces:
+            segment = self._whole or self._body(piece)
+            for number, one in enumerate(ids):
+                states[number] = segment(empty_cache_feeds(self._bundle, one[None], segment.inputs) | states[number])
+        return np.concatenate([found[str(self._cut.hidden.name)] for found in states])
+
+    def _body(self, layers: tuple[int, int]) -> Segment:
+        return self._open(body(self._graph, self._cut, *layers))
+
+    def _open(self, model: ir.Model) -> Segment:
+        return Segment(model, self._bundle.folder, prepacked=self._packed)
 
     def log_probabilities(self, rows: Floats) -> Floats:
         """`[rows, H]` → log of the next-token distribution, `[rows, vocabulary]`."""
@@ -106,10 +125,12 @@ def evaluate(
     if chunks.size == 0:
         raise QuantizationError("the text is empty; give at least a few hundred tokens.")
     parts = []
-    for ids in chunks:
-        parts.append(_compare(model, reference, ids, rows))
-        if progress:
-            progress(len(ids))
+    for first in range(0, len(chunks), _TOGETHER):
+        some = chunks[first : first + _TOGETHER]
+        for ours, theirs, ids in zip(model.hidden(some), reference.hidden(some), some, strict=True):
+            parts.append(_compare(model.log_probabilities, ours, reference.log_probabilities, theirs, ids, rows))
+            if progress:
+                progress(len(ids))
     return _summarize([np.concatenate(columns) for columns in zip(*parts, strict=True)], chunks.shape)
 
 
@@ -118,12 +139,21 @@ def rounding_nodes(graph: ir.Graph) -> list[ir.Node]:
     return [node for node in graph if node.attributes.get_int(_LEVEL, 0) == 4]
 
 
-def _compare(model: Model, reference: Model, ids: IntArray, at_once: int) -> tuple[Floats, ...]:
+def _pieces(graph: ir.Graph, layers: int) -> list[tuple[int, int]]:
+    """The layers that are open together, each piece from its first to behind its last."""
+    size = sum(value.const_value.nbytes for value in graph.initializers.values() if value.const_value is not None)
+    count = min(layers, -(-size // _OPEN_BYTES) or 1)
+    edges = [layers * number // count for number in range(count + 1)]
+    return [*pairwise(edges)]
+
+
+def _compare(
+    model: Head, ours: Floats, reference: Head, theirs: Floats, ids: IntArray, at_once: int
+) -> tuple[Floats, ...]:
     """Per position of one chunk: KL, agreement, log-probability of the next token under both (NaN for the last)."""
-    ours, theirs = model.hidden(ids[None])[0], reference.hidden(ids[None])[0]
     following = np.append(ids[1:], -1)
     rows = [
-        _compare_rows(model.log_probabilities(ours[part]), reference.log_probabilities(theirs[part]), following[part])
+        _compare_rows(model(ours[part]), reference(theirs[part]), following[part])
         for part in _slices(len(ids), at_once)
     ]
     return tuple(np.concatenate(columns) for columns in zip(*rows, strict=True))

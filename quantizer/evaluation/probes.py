@@ -57,12 +57,12 @@ def compare_probes(folder: Path, reference: Path, lengths: Sequence[int], progre
         lengths: tokens of the contexts for recall; those that do not fit the model are left out.
         progress: is told of each model.
     """
-    from runtime import LLM
+    from runtime import LLM, EngineOptions
 
     answers = []
     for i, path in enumerate((folder, reference)):
         progress(f"asking {path.name}", i, 2)
-        with LLM(path) as llm:
+        with LLM(path, options=EngineOptions(prepare=False)) as llm:
             most = llm.model.bundle.manifest.architecture.context_length
             questions = list(make_questions(llm, [n for n in lengths if n + 64 <= most]))
             answers.append(_ask(llm, questions))

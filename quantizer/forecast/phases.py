@@ -4,9 +4,10 @@ Operations are counted from sizes; their rates are those of this machine. What a
 starting sessions, page faults) is in the factors at the top, which were fitted to a run of SmolLM2-135M on two cores.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
+from ..parallel import threads
 from ..recipe import Recipe
 from ..settings import Settings
 from .sizes import Matrix, Sizes
@@ -20,10 +21,13 @@ _STREAMS = 1.8  # products of few tokens, and a session for each replaced matrix
 _HEAD_BYTES = 24.0  # read and written for each logit that is compared
 _SAMPLED_BYTES = 40.0  # the same, for each logit that a token is drawn from
 _EXPORT_PASSES = 100.0  # over memory, file and hash included
+_VERIFY_PASSES = 105.0  # the same, where one layer after the other is computed by another path
 _ELEMENTS = 1.7  # of the time in one thread: steps of short rows wait for the interpreter
 _SCHEMES = 5  # in which a matrix's loss is predicted
 _OVERHEAD = 0.004  # seconds to begin a matrix or a layer's session
-_ROUNDING_COPIES = 3.5  # of a matrix that is quantized, in float32
+_SLICE_BYTES = 150 << 20  # of the rows that a thread quantizes
+_PACKED = 1.3  # of stored bytes, as kernels read them
+_OPEN_BYTES = 1 << 30  # of a model's weights, beside its head, when it is compared
 _PROCESS = 150 << 20  # interpreter and libraries
 _STEADY = 1.15  # buffers that allocators keep
 
@@ -64,10 +68,12 @@ def phases_of(
         yield _evaluating(sizes, recipe, speed, held_out)
 
 
-def exporting(sizes: Sizes, speed: Speed) -> Phase:
-    """The float bundle of a checkpoint, in the work folder: read, converted and written."""
-    seconds = sizes.weight_bytes * _EXPORT_PASSES / speed.memory
-    return Phase("writing weights", seconds, _PROCESS + 8 * sizes.largest, sizes.weight_bytes)
+def exporting(sizes: Sizes, speed: Speed) -> Iterator[Phase]:
+    """The float bundle of a checkpoint, in the work folder: read, converted and written, then compared with it."""
+    passes = sizes.weight_bytes / speed.memory
+    largest = max((4 * m.site.rows * m.site.inputs for m in sizes.of_layers), default=0)  # others by rows
+    yield Phase("writing weights", passes * _EXPORT_PASSES, _PROCESS + largest, sizes.weight_bytes)
+    yield Phase("verifying", passes * _VERIFY_PASSES, _PROCESS)
 
 
 def packing_seconds(weights: int, method: str, speed: Speed) -> float:
@@ -109,7 +115,11 @@ def _sensitivity(sizes: Sizes, speed: Speed, settings: Settings, tokens: int) ->
     seconds += logits * (2 * sizes.hidden / speed.product + _HEAD_BYTES / speed.memory)
     seconds += sum(_trying(matrix, speed) for matrix in sizes.matrices) + _again(sizes, speed, settings, tokens)
     streams = int(ends * sampled * sizes.hidden * 4 * 2)
-    memory = _PROCESS + _matrix_memory(sizes, settings) + int(2 * streams * _STEADY) + sampled * sizes.vocabulary * 6
+    of_layers = streams * _STEADY + _matrix_memory(sizes.of_layers, settings, _trying_memory)
+    of_layers += _made_again(sizes, settings)
+    alone = [_trying_memory(matrix) for matrix in sizes.matrices if matrix.site.role == "embedding"]
+    of_ends = streams + max(alone, default=0.0) + _slice_memory() + sampled * sizes.vocabulary * 6
+    memory = _PROCESS + int(max(of_layers, of_ends))
     return Phase("measuring sensitivity", seconds, memory, streams)
 
 
@@ -121,7 +131,8 @@ def _quantizing(sizes: Sizes, recipe: Recipe, speed: Speed, settings: Settings, 
     seconds = sum(_gptq(matrix, speed, recipe.polish) for matrix in sizes.matrices)
     seconds += _again(sizes, speed, settings, tokens)
     codes = sum(matrix.weights for matrix in sizes.matrices)
-    return Phase("quantizing", seconds, _PROCESS + _matrix_memory(sizes, settings), codes)
+    memory = _PROCESS + int(_matrix_memory(sizes.matrices, settings, _codes_memory) + _made_again(sizes, settings))
+    return Phase("quantizing", seconds, memory, codes)
 
 
 def _evaluating(sizes: Sizes, recipe: Recipe, speed: Speed, tokens: int) -> Phase:
@@ -129,8 +140,10 @@ def _evaluating(sizes: Sizes, recipe: Recipe, speed: Speed, tokens: int) -> Phas
     logits = 2 * tokens * sizes.vocabulary * _HEAD_BYTES / speed.memory
     loading = sizes.weight_bytes * 1.5 / speed.memory
     budget = recipe.budget or recipe.linear.scheme.bits + 1
-    packed = sizes.weight_bytes / 32 * budget * 1.3
-    return Phase("evaluating", products + logits + loading, int(_PROCESS + packed + 128 * sizes.vocabulary * 24))
+    packed = sizes.weight_bytes / 32 * budget * _PACKED
+    table = sizes.hidden * sizes.vocabulary / 8 * budget * _PACKED
+    memory = _PROCESS + min(packed, _OPEN_BYTES * _PACKED + table) + 128 * sizes.vocabulary * _HEAD_BYTES
+    return Phase("evaluating", products + logits + loading, int(memory))
 
 
 def _again(sizes: Sizes, speed: Speed, settings: Settings, tokens: int) -> float:
@@ -156,14 +169,41 @@ def _gptq(matrix: Matrix, speed: Speed, polishing: int) -> float:
 
 
 def _layer_memory(sizes: Sizes, settings: Settings) -> int:
-    """A layer's weights as a session packs them, its Hessians in both precisions, and a batch of tokens."""
+    """A layer's weights as a session packs them, its Hessians as sums in double precision, and a batch of tokens."""
     layer = sum(matrix.weights for matrix in sizes.of_layers) * 4 // max(1, sizes.layers)
     hessians = sizes.hessian_bytes // max(1, sizes.layers)
     batch = 2048 * (sizes.hidden * 4 + sizes.widest * 3) * 4
-    return int(_PROCESS + layer * _STEADY + hessians * (4 if settings.keep(sizes.hessian_bytes) else 1) + batch)
+    return int(_PROCESS + layer * _STEADY + hessians * (3 if settings.keep(sizes.hessian_bytes) else 0) + batch)
 
 
-def _matrix_memory(sizes: Sizes, settings: Settings) -> int:
-    """Of each matrix that is quantized: copies of its weights, its Hessian, the factor in double precision."""
-    largest = sorted((4 * m.site.rows * m.site.inputs for m in sizes.matrices), reverse=True)[: settings.at_once]
-    return int(_ROUNDING_COPIES * sum(largest) + settings.at_once * 16 * sizes.widest**2)
+def _matrix_memory(matrices: Sequence[Matrix], settings: Settings, needed: Callable[[Matrix], float]) -> float:
+    """Of the neighbours that need most, as many as are under way at once."""
+    needs = [needed(matrix) for matrix in matrices]
+    beside = (sum(needs[first : first + settings.at_once]) for first in range(len(needs)))
+    return max(beside, default=0.0) + _slice_memory()
+
+
+def _made_again(sizes: Sizes, settings: Settings) -> float:
+    """A layer's Hessians, where they are not kept on disk."""
+    return 0.0 if settings.keep(sizes.hessian_bytes) else sizes.hessian_bytes / max(1, sizes.layers)
+
+
+def _slice_memory() -> float:
+    """What threads hold of the rows that they quantize: weights, their errors, targets, codes."""
+    return float(threads() * _SLICE_BYTES)
+
+
+def _trying_memory(matrix: Matrix) -> float:
+    """Weights and codes; then values, and those in the order of the graph. H, its factor, and that one's inverse."""
+    one, inputs = 4.0 * matrix.site.rows * matrix.site.inputs, matrix.site.inputs
+    if matrix.site.count > 1:  # the values of all, a few of them at work
+        return 4.0 * matrix.weights + threads() * (1.3 * one + 16.0 * inputs**2)
+    return 2.3 * one + 16.0 * inputs**2
+
+
+def _codes_memory(matrix: Matrix) -> float:
+    """Weights, and codes before and behind joining; H and its factor."""
+    one, inputs = 4.0 * matrix.site.rows * matrix.site.inputs, matrix.site.inputs
+    if matrix.site.count > 1:
+        return 1.5 * matrix.weights + threads() * (one + 12.0 * inputs**2)
+    return 1.5 * one + 12.0 * inputs**2

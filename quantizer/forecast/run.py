@@ -53,7 +53,7 @@ class Run:
         def phases(settings: Settings) -> Iterator[Phase]:
             tokens = self.recipe.calibration_tokens
             if self.of_checkpoint:
-                yield exporting(self.sizes, speed or _UNKNOWN)
+                yield from exporting(self.sizes, speed or _UNKNOWN)
             yield from phases_of(
                 self.sizes, self.recipe, speed or _UNKNOWN, settings,
                 own_text=self.own_text, measured=self.measured, tokens=tokens,

@@ -47,13 +47,16 @@ class QuantizedMatrix:
         steps = None if self.steps is None else self.steps.rows(part)
         return QuantizedMatrix(self.scheme, self.codes[part], self.scales[part], zero_points, steps)
 
-    def dequantize(self) -> Floats:
-        """The weights that these codes stand for, `[N, K]`."""
+    def dequantize(self, out: Floats | None = None) -> Floats:
+        """The weights that these codes stand for, `[N, K]`, in `out` if it is given."""
         rows, inputs = self.codes.shape
-        whole = inputs // self.scheme.group_size * self.scheme.group_size
-        values = np.empty((rows, inputs), np.float32)
-        self._decode(values, slice(0, whole), self.scheme.group_size)
-        self._decode(values, slice(whole, inputs), inputs - whole)
+        whole, step = inputs // self.scheme.group_size * self.scheme.group_size, max(1, _VALUES // max(1, inputs))
+        values = np.empty((rows, inputs), np.float32) if out is None else out
+        for start in range(0, rows, step):
+            part = slice(start, start + step)
+            some = self if step >= rows else self.rows(part)
+            some._decode(values[part], slice(0, whole), self.scheme.group_size)
+            some._decode(values[part], slice(whole, inputs), inputs - whole)
         return values
 
     def squares_lost(self, weight: Floats) -> float:

@@ -30,7 +30,12 @@ def scale_type(weight: Floats, scheme: Scheme, activations: ir.DataType) -> npt.
     """
     if activations != ir.DataType.FLOAT:
         return activations.numpy()
-    return scale_type_of(float(np.abs(weight).max(initial=0.0)), scheme)
+    return scale_type_of(largest_of(weight), scheme)
+
+
+def largest_of(weight: Floats) -> float:
+    """The largest absolute weight, without a copy of them all; NaN if one is."""
+    return float(max(weight.max(initial=0.0), -weight.min(initial=0.0)))
 
 
 def scale_type_of(largest: float, scheme: Scheme) -> npt.DTypeLike:

@@ -50,15 +50,23 @@ class Axis:
             array = np.take(array, self.order, axis=axis)
         return array if self.scale is None else _scaled(array, self.scale, axis)
 
-    def undo(self, array: Floats, axis: int) -> Floats:
-        """The array that `apply` made this one from."""
-        if self.scale is not None:
-            array = Axis(scale=1 / self.scale).apply(array, axis)
-        return array if self.order is None else np.take(array, np.argsort(self.order), axis=axis)
+    @property
+    def changes(self) -> bool:
+        """Whether it changes anything."""
+        return self.order is not None or self.scale is not None
+
+    @property
+    def reversed(self) -> "Axis":
+        """The change that undoes this one."""
+        scale = None if self.scale is None else 1 / self.scale
+        if self.order is None:
+            return Axis(None, scale)
+        order = np.argsort(self.order)
+        return Axis(order, None if scale is None else scale[order])
 
     def apply_to_hessian(self, hessian: Floats) -> Floats:
         """The Hessian of inputs whose weights' columns change by this axis: the inputs are scaled back."""
-        if self.order is None and self.scale is None:
+        if not self.changes:
             return hessian
         result = np.empty_like(hessian, np.float32)
         step = max(1, _CACHED // len(hessian))
@@ -81,6 +89,21 @@ def _scaled(array: Floats, scale: Scale, axis: int) -> Floats:
         shape = [1] * array.ndim
         shape[axis] = -1
         result[part] = array[part] * factors.reshape(shape)
+    return result
+
+
+def _changed(weight: Floats, outputs: Axis, inputs: Axis) -> Floats:
+    """A matrix `[N, K]` with both axes changed, some rows at a time: only one copy of it is made."""
+    if not outputs.changes and not inputs.changes:
+        return weight
+    result = np.empty(weight.shape, np.float32)
+    step = max(1, _VALUES // max(1, weight.shape[1]))
+    for start in range(0, len(weight), step):
+        part = slice(start, start + step)
+        rows = weight[part] if outputs.order is None else weight[outputs.order[part]]
+        if outputs.scale is not None:
+            rows = _scaled(rows, outputs.scale[part], 0)
+        result[part] = inputs.apply(rows, 1)
     return result
 
 
@@ -110,11 +133,11 @@ class EquivalentTransforms:
 
     def matrix(self, name: str, weight: Floats) -> Floats:
         """The changed matrix `[N, K]`."""
-        return self.inputs(name).apply(self.outputs(name).apply(weight, 0), 1)
+        return _changed(weight, self.outputs(name), self.inputs(name))
 
     def undo_matrix(self, name: str, weight: Floats) -> Floats:
         """The matrix `[N, K]` that `matrix` made this one from."""
-        return self.outputs(name).undo(self.inputs(name).undo(weight, 1), 0)
+        return _changed(weight, self.outputs(name).reversed, self.inputs(name).reversed)
 
     def vector(self, name: str, values: Floats) -> Floats:
         """The changed gain or bias `[N]`."""

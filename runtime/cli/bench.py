@@ -200,7 +200,7 @@ def _measure_loads(
 
     context = min(bundle.manifest.architecture.context_length, 2 * _LONG_PROMPT)
     long = min(_LONG_PROMPT, context // 2)
-    options = EngineOptions(max_concurrency=max(concurrencies) + 1, context=context, threads=threads)
+    options = EngineOptions(max_concurrency=max(concurrencies) + 1, context=context, threads=threads, prepare=False)
     with LLM(bundle.folder, provider, options) as llm, _progress(len(concurrencies), repeat) as advance:
         bench = LoadBench(llm, prompt=min(prompt[0], context // 2), tokens=min(tokens, context // 2))
         loads = bench.loads(concurrencies, repeat, advance)

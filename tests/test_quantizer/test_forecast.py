@@ -39,8 +39,8 @@ def test_a_checkpoint_is_looked_at_and_not_exported(make_checkpoint, make_bundle
     source = make_checkpoint()
     told = json.loads(call(source, "-o", tmp_path / "q", "--dry-run", "--json").stdout)
     of_bundle = forecast(make_bundle(source), tmp_path / "q", make_recipe())
-    assert [phase["name"] for phase in told["phases"]] == ["writing weights", *PHASES]
-    assert told["phases"][1]["memory"] == pytest.approx(of_bundle.phases[0].memory, rel=0.01)
+    assert [phase["name"] for phase in told["phases"]] == ["writing weights", "verifying", *PHASES]
+    assert told["phases"][2]["memory"] == pytest.approx(of_bundle.phases[0].memory, rel=0.01)
     assert not (tmp_path / "q").exists()
 
 
