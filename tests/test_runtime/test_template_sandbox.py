@@ -143,7 +143,7 @@ def test_a_process_stays_below_200_megabytes():
     code = (
         "import resource; from runtime.chat.sandbox import *\n"
         "from runtime.chat import sandbox\n"
-        "for text in ('{{ (\"a\" * 10**6).translate({97: \"b\" * 10**6}) }}', '{{ [1]|slice(10**9)|list }}'):\n"
+        "for text in (\"{{ ('a' * 10**6).translate({97: 'b' * 10**6}) }}\", \"{{ [1]|slice(10**9)|list }}\"):\n"
         "    try: SandboxedTemplate(text).render({}, 5)\n"
         "    except ChatTemplateError: pass\n"
         "sandbox._pools[0]._close()\n"
