@@ -225,14 +225,11 @@ def _plan_verification(
 
         reference = sequence_reference(checkpoint, described.task, described.answer_tokens)
     parameters = manifest.count_parameters(weights)
-    beside = 0 if checkpoint.format == "safetensors" else _stacked_parameters(weights)
+    stacks = [manifest.count_parameters([it]) for it in weights if it.plan.stacked and len(it.sources) > 1]
+    # transformers reads a folder layer by layer: matrices, then stacks of each kind, then both kinds as one. What it is
+    # given it holds twice, as matrices and as stacks.
+    beside = 2 * max(stacks, default=0) if checkpoint.format == "safetensors" else sum(stacks)
     return plan_verification(reference, _method(options), options.target, parameters, beside)
-
-
-def _stacked_parameters(weights: "list[Weight]") -> int:
-    """Of experts that are one tensor each in the checkpoint, and one tensor together in transformers' model."""
-    stacks = [weight for weight in weights if weight.plan.stacked and len(weight.sources) > 1]
-    return manifest.count_parameters(stacks)
 
 
 def _verify(

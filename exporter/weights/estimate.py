@@ -22,6 +22,7 @@ _GRAPHS_EACH = 100 << 10  # for each weight, in memory, with what of it is in bo
 _PACKING = 40 << 20  # of each thread: floats of a few blocks, and what is tried on them
 _BLOCKS = 4 << 20  # of each thread where a matrix is never in memory whole
 _SESSION = 12 << 20
+_LEFT = 40 << 20  # what the allocator keeps of the first session, at most, while the second one runs
 _SCALE = 4  # of a group, as float32
 
 
@@ -54,7 +55,8 @@ def estimate(
     sizes = [storage.nbytes(weight) for weight in weights]
     largest = max((_working_bytes(weight, storage) for weight in weights), default=0)
     disk = sum(sizes) + sum(-size % (4096 if size >= 1 << 16 else 64) for size in sizes) + _GRAPHS + others
-    verifying = verification + (_SESSION + session_bytes(weights, storage) if runs else 0)
+    session = session_bytes(weights, storage)
+    verifying = verification + (_SESSION + session + min(session, _LEFT) if runs else 0)
     before = own_memory() + _STARTED + _GRAPHS_EACH * len(weights)
     return Estimate(disk, before + max(largest, verifying), verification)
 

@@ -43,7 +43,9 @@ def weight_pieces(weight: "Weight") -> Iterator[Array]:
 def working_bytes(weight: "Weight") -> int:
     """Most bytes of memory that `weight_pieces` takes: the piece, and the blocks that are being read for it."""
     if weight.plan.stacked:
-        return max(map(working_bytes, slices(weight)), default=0)
+        one = next(slices(weight), weight)
+        written = 0 if _in_stored_order(one) else one.nbytes  # the matrix before it, until the next one is there
+        return max(map(working_bytes, slices(weight)), default=0) + written
     if weight.plan.computed is not None:
         return weight.nbytes
     blocks = sorted(4 * math.prod(block.shape) for block, _ in _blocks(weight))

@@ -47,14 +47,15 @@ def dense(prefix: str = "model.") -> Shapes:
     return shapes
 
 
-def write_folder(folder: Path, config: dict[str, object], shapes: Shapes) -> Path:
-    """A bfloat16 checkpoint; the head is not zero, or it would be the embedding."""
+def write_folder(folder: Path, config: dict[str, object], shapes: Shapes, types: dict[str, str] | None = None) -> Path:
+    """A bfloat16 checkpoint, but for `types`; the head is not zero, or it would be the embedding."""
     from tokenizers import Tokenizer, models
 
     header, position = {}, 0
     for name, shape in shapes.items():
-        size = 2 * int(np.prod(shape))
-        header[name] = {"dtype": "BF16", "shape": shape, "data_offsets": [position, position + size]}
+        kind = (types or {}).get(name, "BF16")
+        size = int(np.prod(shape)) * (1 if kind == "U8" else 2)
+        header[name] = {"dtype": kind, "shape": shape, "data_offsets": [position, position + size]}
         position += size
     text = json.dumps(header).encode()
     folder.mkdir()
@@ -161,9 +162,33 @@ def _gguf(folder: Path, architecture: str, kind: str) -> Path:
     return path
 
 
+def mxfp4(folder: Path) -> Path:
+    """A gpt-oss: experts in 4-bit floats, some layers with a window."""
+    shapes = attention("model.") | {"lm_head.weight": [VOCAB, HIDDEN]}
+    types: dict[str, str] = {}
+    for i in range(LAYERS):
+        layer, sizes = f"model.layers.{i}.", {"q": HIDDEN, "k": HIDDEN, "v": HIDDEN, "o": HIDDEN}
+        shapes |= {f"{layer}self_attn.{part}_proj.bias": [size] for part, size in sizes.items()}
+        shapes |= {f"{layer}self_attn.sinks": [8], f"{layer}mlp.router.weight": [EXPERTS, HIDDEN]}
+        shapes[f"{layer}mlp.router.bias"] = [EXPERTS]
+        for part, outputs, inputs in (("gate_up", 2 * INNER, HIDDEN), ("down", HIDDEN, INNER)):
+            stem = f"{layer}mlp.experts.{part}_proj"
+            shapes |= {f"{stem}_bias": [EXPERTS, outputs], f"{stem}_blocks": [EXPERTS, outputs, inputs // 32, 16]}
+            shapes[f"{stem}_scales"] = [EXPERTS, outputs, inputs // 32]
+            types |= {f"{stem}_{kind}": "U8" for kind in ("blocks", "scales")}
+    settings = {
+        "model_type": "gpt_oss", "num_local_experts": EXPERTS, "num_experts_per_tok": 2, "sliding_window": 128,
+        "layer_types": ["sliding_attention", "full_attention"] * (LAYERS // 2), "attention_bias": True,
+        "quantization_config": {"quant_method": "mxfp4"},
+        "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0},
+    }  # fmt: skip
+    plain = {key: value for key, value in CONFIG.items() if key != "rope_theta"}
+    return write_folder(folder, plain | settings, shapes, types)
+
+
 KINDS: dict[str, Callable[[Path], Path]] = {
     "tied": tied, "untied": untied, "moe": moe, "multimodal": multimodal, "gguf-moe": gguf_moe,
-    "gguf-joined": gguf_joined,
+    "gguf-joined": gguf_joined, "mxfp4": mxfp4,
 }  # fmt: skip
 
 

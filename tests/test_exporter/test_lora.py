@@ -1,6 +1,7 @@
 """Adapters: what PEFT's own model computes, for each of its settings; and nothing in an adapter is left out."""
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -162,3 +163,25 @@ def test_a_pickled_adapter(tiny_checkpoint, tmp_path):
     torch.save({name: torch.from_numpy(values) for name, values in tensors.items()}, adapter / "adapter_model.bin")
     (adapter / "adapter_model.safetensors").unlink()
     np.testing.assert_array_equal(reference_logits(open_checkpoint(tiny_checkpoint, lora=adapter), IDS), expected)
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"base_model_name_or_path": "Qwen/Qwen2.5-0.5B"}, "was trained on 'Qwen/Qwen2.5-0.5B'"),
+        ({"base_model_name_or_path": "meta/tiny-Instruct"}, "was trained on 'meta/tiny-Instruct'"),
+        ({"revision": "abc123"}, "revision 'abc123'"),
+        ({"task_type": "SEQ_2_SEQ_LM"}, "task_type 'SEQ_2_SEQ_LM'"),
+        ({"auto_mapping": {"base_model_class": "MistralForCausalLM"}}, "a MistralForCausalLM"),
+        ({"base_model_name_or_path": "meta/Tiny-bnb-4bit"}, ""),
+        ({"base_model_name_or_path": "meta/tiny", "revision": "main", "task_type": None}, ""),
+    ],
+)
+def test_another_base_is_told(tiny_checkpoint, tmp_path, settings, words):
+    base = shutil.copytree(tiny_checkpoint, tmp_path / "tiny")
+    adapter = train(base, tmp_path / "adapter")
+    stated = json.loads((adapter / "adapter_config.json").read_text())
+    (adapter / "adapter_config.json").write_text(json.dumps(stated | settings))
+    told = " ".join(open_checkpoint(base, lora=(adapter,)).warnings)
+    assert words in told
+    assert bool(words) == ("was trained" in told)

@@ -50,9 +50,7 @@ class JoinedTensor:
     @property
     def shape(self) -> tuple[int, ...]:
         """In the Hugging Face layout."""
-        shapes = [part.shape for part in self.parts]
-        size = list(shapes[0])
-        size[self.joined.axis] = sum(shape[self.joined.axis] for shape in shapes)
+        size = list(self._stacked_shape)
         if self.joined.transposed:
             size[-2:] = size[:-3:-1]
         return (size[0] * size[1], *size[2:]) if self.joined.flat else tuple(size)
@@ -64,10 +62,47 @@ class JoinedTensor:
 
     def read(self) -> FloatArray:
         """The values in float32, in the Hugging Face layout."""
-        values = self._join([part.read() for part in self.parts])
+        values = self._read_in_place() if self._in_stored_order else self._join([part.read() for part in self.parts])
         if self.joined.transposed:
             values = values.swapaxes(-1, -2)
         return np.ascontiguousarray(values).reshape(self.shape)
+
+    @property
+    def _in_stored_order(self) -> bool:
+        return self.joined.how == "stacked" and self.order is None
+
+    def _read_in_place(self) -> FloatArray:
+        """One part at a time is in memory beside the result."""
+        shape, first = self._stacked_shape, 0
+        values = np.empty(shape, np.float32)
+        into = np.moveaxis(values, self.joined.axis, 0)
+        for part in self.parts:
+            rows = part.shape[self.joined.axis]
+            into[first : first + rows] = np.moveaxis(part.read(), self.joined.axis, 0)
+            first += rows
+        return values
+
+    @property
+    def _stacked_shape(self) -> tuple[int, ...]:
+        """Before it is transposed and made flat."""
+        size = list(self.parts[0].shape)
+        size[self.joined.axis] = sum(part.shape[self.joined.axis] for part in self.parts)
+        return tuple(size)
+
+    def rows(self, start: int, stop: int) -> "GgufTensor | JoinedTensor | None":
+        """Rows [start, stop) of a matrix, where they are stored one behind the other."""
+        if self.joined.axis or self.joined.transposed or self.joined.flat or not self._in_stored_order:
+            return None
+        found, first = [], 0
+        for part in self.parts:
+            begin, end = max(start - first, 0), min(stop - first, part.shape[0])
+            if begin < end:
+                found.append(part.rows(begin, end))
+            first += part.shape[0]
+        rows = [part for part in found if part is not None]
+        if len(rows) < len(found):
+            return None
+        return rows[0] if len(rows) == 1 else replace(self, parts=rows)
 
     def matrix(self, index: int) -> "JoinedTensor | None":
         """One entry of the first dimension: of each part, where it is the same in all."""

@@ -16,6 +16,7 @@ from ..safetensors.folder import read_json
 from .changes import AddedBias, LowRankChange, ReplacedRows
 from .settings import REDUCED_BASE, AdapterSettings
 from .tensors import ModuleTensors, modules_of
+from .trained_on import other_base
 from .unused import untrained_modules, unused_files
 
 FILE, PICKLE = "adapter_model.safetensors", "adapter_model.bin"
@@ -46,6 +47,7 @@ def merge_lora(checkpoint: Checkpoint, adapter: Path) -> Checkpoint:
     trained = {module for module, (_, it) in modules.items() if it.down is not None}
     linear = [name.removesuffix(".weight") for name in checkpoint.tensors if name.endswith(".weight")]
     told = (*unused_files(adapter, PICKLE if scratch else FILE), *untrained_modules(settings, linear, trained))
+    told = (*other_base(settings, checkpoint), *told)
     return replace(merged, warnings=(*merged.warnings, *told))
 
 

@@ -117,6 +117,19 @@ def test_joined_experts_keep_their_codes(convert: Callable[..., Any]):
     np.testing.assert_array_equal(packed.dequantize().reshape(4, 128, 64), source.read().swapaxes(1, 2))
 
 
+def test_rows_of_joined_experts_are_read_alone(convert: Callable[..., Any]):
+    """Of gates and ups that follow each other, also across the border."""
+    source = convert(*CASES["granitemoe"]).gguf.tensors["model.layers.0.block_sparse_moe.input_linear.weight"]
+    expert, whole = source.matrix(1), source.read()[1]
+    for start, stop in [
+        (0, 8),
+        (0, len(whole)),
+        (len(whole) // 2 - 3, len(whole) // 2 + 3),
+        (len(whole) - 2, len(whole)),
+    ]:
+        np.testing.assert_array_equal(expert.rows(start, stop).read(), whole[start:stop])
+
+
 def stacks_of(bundle: Path) -> dict[str, np.ndarray]:
     """The experts' matrices of a decode graph, packed or not, in the order of its rows."""
     arrays = {i.name: numpy_helper.to_array(i) for i in onnx.load(bundle / "decode.onnx").graph.initializer}
