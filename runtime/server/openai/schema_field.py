@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 
 from ...errors import RequestError
 from ...sampling.grammar import StructuredOutput
@@ -47,9 +48,7 @@ def _field(
 ) -> str | None:
     for place, tool in enumerate(fields.tools or ()):
         parameters = tool["function"].get("parameters") if isinstance(tool.get("function"), dict) else None
-        if isinstance(parameters, dict) and not _compiles(
-            lambda p=parameters: StructuredOutput(json_schema=p), compile
-        ):  # type: ignore[misc]
+        if isinstance(parameters, dict) and not _compiles(partial(StructuredOutput, json_schema=parameters), compile):
             return f"tools[{place}].{names[1]}"
     if fields.structured_outputs:
         return "structured_outputs"
