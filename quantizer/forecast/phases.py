@@ -130,7 +130,7 @@ def _quantizing(sizes: Sizes, recipe: Recipe, speed: Speed, settings: Settings, 
         return Phase("quantizing", packing_seconds(weights, recipe.method, speed), memory, 0)
     seconds = sum(_gptq(matrix, speed, recipe.polish) for matrix in sizes.matrices)
     seconds += _again(sizes, speed, settings, tokens)
-    codes = sum(matrix.weights for matrix in sizes.matrices)
+    codes = sum(matrix.weights for matrix in sizes.matrices) * 5 // 8  # of four bits, mostly
     memory = _PROCESS + int(_matrix_memory(sizes.matrices, settings, _codes_memory) + _made_again(sizes, settings))
     return Phase("quantizing", seconds, memory, codes)
 

@@ -33,6 +33,7 @@ def child(source: Path, target: Path, threads: int, tokens: int | None) -> None:
     def with_threads() -> onnxruntime.SessionOptions:
         made = options()
         made.intra_op_num_threads = threads
+        made.add_session_config_entry("session.intra_op.allow_spinning", "0")  # waiting is no work
         return made
 
     onnxruntime.SessionOptions = with_threads

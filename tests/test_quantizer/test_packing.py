@@ -10,8 +10,9 @@ from packed_weights import dequantize_packed
 
 from quantizer.algorithms.grid_search import search_matrix
 from quantizer.algorithms.rtn import round_to_nearest
-from quantizer.storage.matrix import QuantizedMatrix
+from quantizer.storage.matrix import NO_RESIDUALS, QuantizedMatrix
 from quantizer.storage.packing import pack, packed_bytes
+from quantizer.storage.resume import ResumeCache
 from quantizer.storage.scales import plan_scales
 from quantizer.storage.scheme import BITS, GROUP_SIZES, SCALE_BITS, QuantConfig, Scheme
 from quantizer.storage.unpacking import require_round_trip
@@ -84,3 +85,14 @@ def test_padding_decodes_to_zero():
     scheme = Scheme(4, 32)
     packed = pack(quantized(3, 40, scheme))
     assert not dequantize_packed(packed, 4, 32, 64)[:, 40:].any()
+
+
+def test_finished_codes_take_half_a_byte_each(tmp_path):
+    weight = np.random.default_rng(0).standard_normal((6, 33)).astype(np.float32)
+    made = (round_to_nearest(weight, Scheme(4, 16)), NO_RESIDUALS)
+    cache, config = ResumeCache(tmp_path, "plan"), QuantConfig(Scheme(4, 16))
+    cache.get_or_make("w", config, np.dtype(np.float32), lambda: made)
+    found, _ = cache.get_or_make("w", config, np.dtype(np.float32), lambda: pytest.fail("was made again"))
+    assert np.array_equal(found.codes, made[0].codes)
+    assert np.array_equal(found.dequantize(), made[0].dequantize())
+    assert b'["codes", "|u1", [6, 17]]' in (tmp_path / "w.codes").read_bytes()
