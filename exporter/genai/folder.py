@@ -13,6 +13,7 @@ from runtime.adapters.fitting import require_no_adapter_inputs
 from runtime.bundle.bundle import Bundle, new_bundle, open_bundle
 from runtime.bundle.manifest import MANIFEST_NAME
 from runtime.bundle.sequence_task import require_generation
+from runtime.errors import OptionError
 
 from ..options import ExportOptions
 from ..weights.plan import WEIGHTS_FILE
@@ -71,6 +72,11 @@ def export_genai(
         return _write(open_bundle(source), Path(output), options, link_weights)
     from ..export import export
 
+    if link_weights:
+        raise OptionError(
+            "link_weights: of a checkpoint there is no bundle whose weights could be shared. Export a bundle first, "
+            "and give that as the source."
+        )
     parent = Path(output).absolute().parent
     parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=f".{Path(output).name}.bundle.", dir=parent) as scratch:

@@ -13,6 +13,7 @@ from typing import Any
 import click
 
 from ..errors import OnnxlmError
+from .option_effects import EFFECTS, refusing_idle_options
 
 # name → (module, function, what it needs beyond the base install, help line)
 COMMANDS: dict[str, tuple[str, str, str, str]] = {
@@ -79,6 +80,8 @@ class LazyGroup(click.Group):
             ) from error
         if not any(parameter.name == "quiet" for parameter in command.params):
             command.params += [_quiet_option(), _verbose_option()]
+            if cmd_name in EFFECTS:
+                refusing_idle_options(command, EFFECTS[cmd_name])
         return command
 
     def resolve_command(

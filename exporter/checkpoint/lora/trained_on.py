@@ -1,4 +1,4 @@
-"""Whether an adapter says that it was trained on another model; tensors of equal shapes would be merged all the same."""
+"""Whether an adapter says that it was trained on another model: tensors of equal shapes could be merged anyway."""
 
 import re
 from collections.abc import Iterator
