@@ -315,7 +315,7 @@ def _verification_text(report: "ExportReport") -> str:
     if report.manifest.task is not None and verification.method == "self-consistency":
         text = "verified texts alone against texts in a batch only"
     elif verification.method == "self-consistency":
-        text = "verified prefill against decode only (install torch and transformers for an independent reference)"
+        text = "verified prefill against decode only, which cannot see a wrongly read weight"
     else:
         text = f"verified against {'the module itself' if verification.method == 'module' else 'transformers'}"
     what = "logit " if report.manifest.task is None else ""

@@ -150,6 +150,7 @@ class Checkpoint:
         keep: what must live as long as the tensors, such as a temporary folder.
         path: the folder or file that was opened, where there is one.
         warnings: what a user should know of how it was read.
+        pooling: how an embedding model makes one vector of a text's, where the file of weights says it.
     """
 
     name: str
@@ -164,6 +165,7 @@ class Checkpoint:
     keep: object = None
     path: Path | None = None
     warnings: tuple[str, ...] = ()
+    pooling: str | None = None
 
     @cached_property
     def sha256(self) -> str | None:

@@ -52,7 +52,8 @@ def plan_sequence(checkpoint: "Checkpoint", options: "ExportOptions") -> Sequenc
     from models.families.registry import describe
 
     folder = checkpoint.path
-    modules = read_modules(folder) if folder is not None and folder.is_dir() else Modules()
+    stated = cast("tuple[Pooling, ...]", (checkpoint.pooling,) if checkpoint.pooling else ())
+    modules = read_modules(folder) if folder is not None and folder.is_dir() else Modules(pooling=stated)
     config = {key: value for key, value in checkpoint.config.items() if key not in _OURS}
     _require_causal(config, options.ignore_keys)
     decoder, table = describe(config, options.ignore_keys)
@@ -102,8 +103,8 @@ def _embedding(decoder: "Decoder", modules: Modules, options: "ExportOptions") -
     pooling = chosen or modules.pooling
     if not pooling:
         raise OptionError(
-            f"the checkpoint does not say how to pool (no {MODULES} with a Pooling module). Say it by --pooling: "
-            "lasttoken for most causal models, mean for some; the model's card tells."
+            f"the checkpoint does not say how to pool (no {MODULES} with a Pooling module, no pooling_type in a GGUF "
+            "file). Say it by --pooling: lasttoken for most causal models, mean for some; the model's card tells."
         )
     width = len(pooling) * decoder.hidden_size
     for layer in modules.dense:
@@ -119,7 +120,8 @@ def _scores(
     modules: Modules, options: "ExportOptions",
 ) -> "tuple[SequenceOutput, dict[str, TensorSource], tuple[int, int | None] | None]":  # fmt: skip
     if modules.pooling or modules.dense:
-        raise UnsupportedError(f"{MODULES} describes an embedding model: export it with --task embed.")
+        where = MODULES if modules.found else "the file's pooling_type"
+        raise UnsupportedError(f"{where} describes an embedding model: export it with --task embed.")
     heads = score_tensors(tensors)
     tokens = modules.answer_tokens
     if options.score_tokens:
@@ -225,7 +227,9 @@ def generation_tensors(checkpoint: "Checkpoint") -> "tuple[Mapping[str, TensorSo
         )
     tensors = {name: it for name, it in checkpoint.tensors.items() if name.removeprefix("model.") not in heads}
     folder = checkpoint.path
-    if folder is None or not (folder / MODULES).is_file():
+    described = folder is not None and (folder / MODULES).is_file()
+    if not described and checkpoint.pooling is None:
         return tensors, ()
-    told = f"{folder / MODULES} describes a model for embeddings or scores, and this bundle generates text."
+    where = folder / MODULES if folder is not None and described else f"pooling_type ({checkpoint.pooling}) of the file"
+    told = f"{where} describes a model for embeddings or scores, and this bundle generates text."
     return tensors, (f"{told} Export it with --task embed or --task score for that.",)

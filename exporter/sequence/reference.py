@@ -1,7 +1,8 @@
 """Rows of a checkpoint by transformers: `python -m exporter.sequence.reference REQUEST OUT`.
 
-Nothing here is shared with the export. Where sentence-transformers is installed and the folder has its files, it reads
-them itself; else transformers computes the hidden states, and pooling is written down once more.
+Nothing here is shared with the export, but that GGUF files are read as there: their config and their tensors. Where
+sentence-transformers is installed and the folder has its files, it reads them itself; else transformers computes the
+hidden states, and pooling is written down once more.
 """
 
 import importlib.util
@@ -30,6 +31,8 @@ def _samples(folder: Path) -> list[tuple[str, list[int]]]:
     """Texts and their ids by the folder's AutoTokenizer, special tokens included; none where it has no tokenizer."""
     from transformers import AutoTokenizer
 
+    if folder.is_file():  # what transformers makes of a GGUF file's tokenizer is not what llama.cpp does
+        return []
     try:
         tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
     except Exception:  # noqa: BLE001  # whatever transformers raises of a folder that it does not know
@@ -67,6 +70,8 @@ def _by_sentence_transformers(folder: Path, kind: str) -> Callable[[Any], Any]:
 def _open(folder: Path, auto: Any) -> Any:
     import torch
 
+    if folder.is_file():
+        return _of_gguf(folder, auto)
     model, report = auto.from_pretrained(
         folder, dtype=torch.float32, attn_implementation="eager", output_loading_info=True, local_files_only=True,
         trust_remote_code=False,
@@ -74,6 +79,16 @@ def _open(folder: Path, auto: Any) -> Any:
     if report["missing_keys"] or report["mismatched_keys"]:
         raise ValueError(f"weights are missing: {sorted(report['missing_keys'])[:3]}")
     return model.eval()
+
+
+def _of_gguf(file: Path, auto: Any) -> Any:
+    from transformers import AutoModel
+
+    from ..checkpoint import open_checkpoint
+    from ..verify.reference import reference_model
+
+    model = reference_model(open_checkpoint(file))
+    return model.base_model if auto is AutoModel else model
 
 
 def _classifier(folder: Path) -> Callable[[Any], Any]:

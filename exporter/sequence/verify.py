@@ -76,15 +76,14 @@ class SequenceReference:
 def sequence_reference(
     checkpoint: Checkpoint, task: SequenceTask, answer_tokens: tuple[int, int | None] | None
 ) -> SequenceReference:
-    """The reference of an opened folder.
+    """The reference of an opened folder or GGUF file.
 
     Raises:
-        UnsupportedError: a source that is no folder.
+        UnsupportedError: a live module.
     """
-    if checkpoint.path is None or not checkpoint.path.is_dir():
-        kind = "a live module" if checkpoint.path is None else f"the file {checkpoint.path.name}"
+    if checkpoint.path is None:
         raise UnsupportedError(
-            f"{kind} does not say how texts are pooled or scored: export {task.kind} from a Hugging Face folder."
+            f"a live module does not say how texts are pooled or scored: export {task.kind} from a Hugging Face folder."
         )
     return SequenceReference(str(checkpoint.path), task, answer_tokens)
 

@@ -10,24 +10,27 @@ import functools
 import importlib.util
 import marshal
 import os
+import select
+import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from ..errors import ChatTemplateError
 from . import template_worker as worker
 
-Result = TypeVar("Result")
-MEMORY = 512 << 20  # bytes that one process may use
+MEMORY = 160 << 20  # bytes that one process may use
 _MAX_SOURCE = 1 << 20  # characters
 _OPENING = 5.0  # seconds to compile
 _MOST_IDLE = 2  # processes that wait for the next request
 _START_SECONDS = 60.0
+_GRACE = 0.5  # seconds after which a process is killed that should have ended itself
+_POLLS = hasattr(select, "poll")  # Windows has none
 _PIPE = 1 << 20  # bytes on their way, where the system allows it: a long conversation goes in one piece
 _TRUSTED = "ONNXLM_TRUST_CHAT_TEMPLATES"
 # What Python needs to start, and what dates are written by; no keys or tokens of the parent.
@@ -100,7 +103,7 @@ def _ask(source: str, variables: Mapping[str, Any] | None, seconds: float) -> Re
             return _pool().ask(payload, seconds)
         except _OvertimeError:
             raise ChatTemplateError(
-                f"The chat template did not finish within {seconds:g} seconds. "
+                f"The chat template did not finish within {seconds:.2g} seconds. "
                 "Shorten the conversation, or distrust this model's template."
             ) from None
         except _EndedError:
@@ -141,7 +144,10 @@ class _Process:
             )
         except OSError as error:
             raise _no_process(str(error)) from error
-        self._ready = False
+        self._ready = self._overtime = False
+        if _POLLS:
+            self._answers = select.poll()
+            self._answers.register(self._child.stdout, select.POLLIN)  # type: ignore[arg-type]
 
     def ask(self, payload: bytes, seconds: float) -> tuple[Reply, bool]:
         """Send a request, and wait for the reply; the second value tells that the process should not be kept.
@@ -149,10 +155,16 @@ class _Process:
         Raises:
             _EndedError, _OvertimeError: there is no reply.
         """
-        if not self._ready:
-            self._within(_START_SECONDS, lambda: self._read(len(worker.READY)))
-            self._ready = True
-        return self._within(seconds, lambda: self._exchange(payload))
+        try:
+            if not self._ready:
+                self._start()
+            with self._clock(seconds):
+                return self._exchange(payload, seconds)
+        except (_EndedError, OSError):
+            raise (_OvertimeError if self._ended_by_clock() else _EndedError) from None
+        except BaseException:  # overtime; or Ctrl-C: a reply may follow that nobody reads
+            self.kill()
+            raise
 
     def kill(self) -> None:
         """End the process, if it has not ended."""
@@ -162,33 +174,49 @@ class _Process:
             with suppress(OSError):  # what was not yet sent has nowhere to go
                 stream.close()  # type: ignore[union-attr]
 
-    def _within(self, seconds: float, work: Callable[[], Result]) -> Result:
-        overtime = threading.Event()
+    def _start(self) -> None:
+        with self._clock(_START_SECONDS):
+            self._wait(_START_SECONDS)
+            self._read(len(worker.READY))
+        self._ready = True
 
-        def stop() -> None:
-            overtime.set()
-            self._child.kill()
+    def _ended_by_clock(self) -> bool:
+        """Whether the time was over, now that the process has closed its end; it leaves nothing behind."""
+        with suppress(subprocess.TimeoutExpired):
+            self._child.wait(_GRACE)
+        self.kill()
+        return self._overtime or (_POLLS and self._child.returncode == -signal.SIGALRM)
 
-        timer = threading.Timer(seconds, stop)
+    @contextmanager
+    def _clock(self, seconds: float) -> Iterator[None]:
+        """Kill the process after so many seconds where nothing else keeps its time: a thread costs 0.1 ms."""
+        if _POLLS:
+            yield
+            return
+        timer = threading.Timer(seconds, self._stop)
         timer.daemon = True
         timer.start()
         try:
-            return work()
-        except (_EndedError, OSError):
-            self.kill()
-            raise (_OvertimeError if overtime.is_set() else _EndedError) from None
-        except BaseException:  # Ctrl-C: a reply may follow that nobody reads
-            self.kill()
-            raise
+            yield
         finally:
             timer.cancel()
 
-    def _exchange(self, payload: bytes) -> tuple[Reply, bool]:
+    def _stop(self) -> None:
+        self._overtime = True
+        self._child.kill()
+
+    def _wait(self, seconds: float) -> None:
+        """Until there is something to read."""
+        if _POLLS and not self._answers.poll((seconds + _GRACE) * 1000):
+            raise _OvertimeError
+
+    def _exchange(self, payload: bytes, seconds: float) -> tuple[Reply, bool]:
         stdin = self._child.stdin
         assert stdin is not None
         stdin.write(worker.LENGTH.pack(len(payload)))
         stdin.write(payload)
         stdin.flush()
+        self._wait(seconds)
         status, retire, length = worker.HEADER.unpack(self._read(worker.HEADER.size))
         if length > 4 * worker.MAX_TEXT:
             raise _EndedError

@@ -20,8 +20,11 @@ if TYPE_CHECKING:
 
 TEMPLATE_NAME = "chat_template.jinja"
 TOKENIZER_CONFIG_NAME = "tokenizer_config.json"
-SECONDS = 5.0
-_PROBING = 5.0  # seconds for all known conversations together
+SECONDS = 5.0  # for one prompt; with the first one, what finding out about the template takes counts too
+_PROBING = 3.0  # for all known conversations together
+_PROBE = 1.5  # for one of them, of a line or two: a template that takes longer is asked no more
+_LONGEST = 1 << 18  # characters of a probe's prompt; what is longer is no prompt for a line or two
+_LEAST = 2.0  # what finding out leaves to the prompt
 _TOKENS = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 
 
@@ -99,12 +102,16 @@ class ChatTemplate:
                 continue_final_message=continue_final_message,
                 **variables,
             )
+        began = time.monotonic()
         plain = adapted(self.contents.prepared(plain_messages(messages)), self.format)
         if continue_final_message:
             plain, end = with_end_mark(plain)
 
         def render(messages: Sequence[Mapping[str, Any]]) -> str:
-            return self._rendered(messages, tools, add_generation_prompt and not continue_final_message, variables)
+            left = max(_LEAST, SECONDS - (time.monotonic() - began))
+            return self._rendered(
+                messages, tools, add_generation_prompt and not continue_final_message, variables, left
+            )
 
         prompt = render(plain)
         self.contents.require_shown(plain, prompt, render, bool(tools))
@@ -147,14 +154,19 @@ class ChatTemplate:
         tools: Sequence[Mapping[str, Any]] | None,
         add_generation_prompt: bool = False,
     ) -> str:
-        """A rendering to learn from; all of them together have a few seconds."""
+        """A rendering to learn from; all of them together have a few seconds, and the first slow one is the last."""
         if self._probing_left <= 0:
             raise ChatTemplateError("The chat template is too slow to find out how it shows messages.")
-        began = time.monotonic()
+        began, limit = time.monotonic(), min(_PROBE, self._probing_left)
         try:
-            return self._rendered(messages, tools, add_generation_prompt, {}, seconds=self._probing_left)
+            prompt = self._rendered(messages, tools, add_generation_prompt, {}, limit)
+            if len(prompt) > _LONGEST:
+                self._probing_left = 0.0
+                raise ChatTemplateError("The chat template writes too much to find out how it shows messages.")
+            return prompt
         finally:
-            self._probing_left -= time.monotonic() - began
+            seconds = time.monotonic() - began
+            self._probing_left = self._probing_left - seconds if seconds < limit else 0.0
 
     def _rendered(
         self,
@@ -162,7 +174,7 @@ class ChatTemplate:
         tools: Sequence[Mapping[str, Any]] | None,
         add_generation_prompt: bool,
         variables: Mapping[str, Any],
-        seconds: float = SECONDS,
+        seconds: float,
     ) -> str:
         seen = {
             **self.special_tokens,

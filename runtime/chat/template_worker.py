@@ -15,7 +15,6 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from datetime import datetime
 from itertools import islice
-from pathlib import Path
 from types import BuiltinMethodType
 from typing import Any, BinaryIO
 
@@ -23,9 +22,8 @@ HEADER = struct.Struct("<BBQ")
 LENGTH = struct.Struct("<Q")
 RENDERED, OPENED, FAILED, TOO_LARGE = range(4)
 READY = b"r"
-MAX_TEXT = 1 << 26  # characters of a prompt
-_GRACE = 0.5  # seconds after which the process ends itself, should the parent be gone
-_RETIRE_AT = 128 << 20  # bytes of memory that are too much to keep for the next request
+MAX_TEXT = 1 << 24  # characters of a prompt
+_RETIRE_AT = 64 << 20  # bytes of memory that are too much to keep for the next request
 _MAX_WORDS = 1000
 _BATCH = 1024  # pieces of a prompt between two looks at its length
 _PLAIN_JSON = json.JSONEncoder(ensure_ascii=False)
@@ -42,11 +40,17 @@ class TooLargeError(Exception):
 def serve(requests: BinaryIO, answers: BinaryIO) -> None:
     """Answer requests until the input ends."""
     while (length := requests.read(LENGTH.size)) and len(length) == LENGTH.size:
-        request = marshal.loads(requests.read(*LENGTH.unpack(length)))  # noqa: S302  # the parent's
-        status, words = _limited(*request)
-        body = words.encode("utf-8", "surrogatepass")
+        status, body = _encoded_answer(requests.read(*LENGTH.unpack(length)))
         answers.write(HEADER.pack(status, _is_large(), len(body)) + body)
         answers.flush()
+
+
+def _encoded_answer(request: bytes) -> tuple[int, bytes]:
+    try:
+        status, words = _limited(*marshal.loads(request))  # noqa: S302  # the parent's
+        return status, words.encode("utf-8", "surrogatepass")
+    except MemoryError:
+        return TOO_LARGE, b""
 
 
 def answer(source: str, variables: Mapping[str, Any] | None) -> tuple[int, str]:
@@ -261,7 +265,7 @@ def _limited(source: str, variables: Mapping[str, Any] | None, seconds: float) -
     """`answer`, in a process that a signal ends after the time: no exception could interrupt one long operation."""
     if not hasattr(signal, "setitimer"):
         return answer(source, variables)  # Windows: the parent alone keeps the time
-    signal.setitimer(signal.ITIMER_REAL, seconds + _GRACE)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
     try:
         return answer(source, variables)
     finally:
@@ -292,10 +296,17 @@ def _limit_resources(memory: int) -> None:
 
 def _pages(field: int) -> int:
     """Bytes of this process: field 0 is all addresses, 1 what is in RAM; 0 where the system does not say."""
+    file = _statm()
+    return int(os.pread(file, 200, 0).split()[field]) * os.sysconf("SC_PAGE_SIZE") if file >= 0 else 0
+
+
+@functools.cache
+def _statm() -> int:
+    """This process's figures as an open file, or -1: to open it anew for each request would cost more than a prompt."""
     try:
-        return int(Path("/proc/self/statm").read_text(encoding="ascii").split()[field]) * os.sysconf("SC_PAGE_SIZE")
+        return os.open("/proc/self/statm", os.O_RDONLY)
     except OSError:
-        return 0
+        return -1
 
 
 def main() -> None:

@@ -31,7 +31,7 @@ def main() -> None:
                 axis.annotate(point["name"], (point[key], point["kl"]), (5, 4), textcoords="offset points", fontsize=8)
         axis.set(xlabel=label, yscale="log")
         axis.grid(alpha=0.3)
-        axis.margins(x=0.16, y=0.12)
+        axis.margins(x=0.28, y=0.12)
     axes[0].set_ylabel("KL divergence, nats per token")
     axes[1].legend(loc="lower left", fontsize=8)
     figure.savefig(DOCS / "figures.svg", metadata={"Date": None})

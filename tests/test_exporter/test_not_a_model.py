@@ -1,5 +1,6 @@
 """What people give in place of a model is called what it is, with what to do; nothing is left behind."""
 
+import json
 import shutil
 from pathlib import Path
 
@@ -86,16 +87,23 @@ def test_a_file_that_is_no_model(tmp_path, name, head, words):
 @pytest.mark.parametrize(
     "words", [["compare", "EMBED", "TEXT"], ["prepare", "EMBED"], ["plan", "EMBED"], ["bench", "EMBED"]]
 )
-def test_a_bundle_of_another_kind_is_refused(tiny_checkpoint, tiny_bundle, tmp_path, words):
+def test_a_bundle_of_another_kind_is_refused(tiny_checkpoint, tmp_path, words):
     embed = tmp_path / "embed"
     export(tiny_checkpoint, embed, ExportOptions(verify="none", task="embed", pooling="mean"))
-    given = {"EMBED": str(embed), "TEXT": str(tiny_bundle)}
+    given = {"EMBED": str(embed)}
     done = CliRunner().invoke(main, [given.get(word, word) for word in words])
     assert (done.exit_code, "gives embeddings and no text" in done.output) == (1, True)
 
 
-def test_bundles_of_different_models_are_not_compared(make_checkpoint, make_bundle, tiny_bundle, tmp_path):
-    other = make_bundle(make_checkpoint(vocab_size=328))
+@pytest.mark.parametrize("same_size", [False, True])
+def test_bundles_of_different_models_are_not_compared(make_checkpoint, make_bundle, tiny_bundle, tmp_path, same_size):
+    folder = make_checkpoint(vocab_size=320 if same_size else 328)
+    stored = json.loads((folder / "tokenizer.json").read_text())
+    vocabulary = stored["model"]["vocab"]
+    first, second = [*vocabulary][100:102]
+    vocabulary[first], vocabulary[second] = vocabulary[second], vocabulary[first]
+    (folder / "tokenizer.json").write_text(json.dumps(stored))
+    other = make_bundle(folder)
     (tmp_path / "text.txt").write_text("Some words. " * 300)
     line = ["compare", str(other), "--reference", str(tiny_bundle), "--text", str(tmp_path / "text.txt")]
     done = CliRunner().invoke(main, line)

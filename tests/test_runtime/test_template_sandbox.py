@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from runtime.chat.sandbox import SandboxedTemplate
+from runtime.chat.template import ChatTemplate
 from runtime.errors import ChatTemplateError
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
@@ -84,10 +85,77 @@ def test_a_bomb_is_defused(name):
     assert time.monotonic() - began < 5  # most of it may be the start of a new process
 
 
+MORE_BOMBS = {
+    "caller": "{% macro f() %}{{ caller() }}{% endmacro %}{% macro g() %}{% call f() %}{{ g() }}{% endcall %}"
+    "{% endmacro %}{{ g() }}",
+    "namespaces": "{% for i in range(99999) %}{% for j in range(99999) %}{% set n = namespace() %}{% endfor %}"
+    "{% endfor %}",
+    "cyclers": "{% for i in range(99999) %}{% set c = cycler(*range(99999)) %}{% endfor %}",
+    "joiner": "{% set j = joiner('a' * 10**9) %}{{ j() }}{{ j() }}",
+    "precision": "{{ '%.999999999f' % 1.5 }}{{ '{:.999999999f}'.format(1.5) }}",
+    "format map": "{{ '{a:999999999}'.format_map({'a': 1}) }}",
+    "shift": "{{ 2 ** (2**40) }}",
+    "batch": "{{ [1]|batch(10**9, 'x')|list }}",
+    "slice": "{{ [1]|slice(10**9)|list }}",
+    "wrap": "{{ ('a' * 10**7)|wordwrap(1, true, 'x' * 9999) }}",
+    "urls": "{{ ('a.b ' * 10**6)|urlize }}",
+    "escapes": "{{ ('<' * 10**8)|e }}",
+    "attributes": "{{ {'a': '<' * 10**8}|xmlattr }}",
+    "json commas": "{{ [1, 2, 3]|tojson(separators=('a' * 10**9, ':')) }}",
+    "groups": "{{ ('a' * 10**8)|groupby(0)|list }}",
+    "split": "{{ ('a ' * 10**8).split() }}",
+    "translate": "{{ ('a' * 10**6).translate({97: 'b' * 10**6}) }}",
+    "lists summed": "{{ ([[1]] * 10**6)|sum(start=[]) }}",
+    "equal": NESTED.replace("40", "60").replace("{{ n.x }}", "{{ n.x == [n.x[0], n.x] }}{{ n.x|string }}")
+    % "{% set n.x = [n.x, n.x] %}",
+    "lorem": "{{ lipsum(10**8) }}",
+    "date": "{{ strftime_now('%Y' * 10**8) }}",
+    "raised": "{{ raise_exception('a' * 10**9) }}",
+    "filter block": "{% filter upper %}{% for i in range(99999) %}{{ 'a' * 9999 }}{% endfor %}{% endfilter %}",
+}
+
+
+@pytest.mark.parametrize("name", MORE_BOMBS)
+def test_a_bomb_of_another_kind_is_defused(name):
+    began = time.monotonic()
+    with pytest.raises(ChatTemplateError):
+        SandboxedTemplate(MORE_BOMBS[name]).render(DATA, seconds=0.2)
+    assert time.monotonic() - began < 5
+
+
+def test_the_first_prompt_of_a_bomb_fails_within_its_time():
+    template = ChatTemplate(TIME_BOMBS["macros"])
+    began = time.monotonic()
+    with pytest.raises(ChatTemplateError, match="did not finish"):
+        template.render(DATA["messages"])
+    assert time.monotonic() - began < 6.5
+
+
+def test_nothing_is_learned_from_prompts_without_end():
+    shown = "{% for m in messages %}{{ m.content }}{% endfor %}{{ '<!--' * 10**6 }}"
+    began = time.monotonic()
+    assert ChatTemplate(shown).render(DATA["messages"]).startswith("Hello<!--")
+    assert time.monotonic() - began < 2
+
+
+@linux
+def test_a_process_stays_below_200_megabytes():
+    code = (
+        "import resource; from runtime.chat.sandbox import *\n"
+        "from runtime.chat import sandbox\n"
+        "for text in (\"{{ ('a' * 10**6).translate({97: 'b' * 10**6}) }}\", \"{{ [1]|slice(10**9)|list }}\"):\n"
+        "    try: SandboxedTemplate(text).render({}, 5)\n"
+        "    except ChatTemplateError: pass\n"
+        "sandbox._pools[0]._close()\n"
+        "assert 100 << 10 < resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss < 200 << 10"
+    )
+    assert subprocess.run([sys.executable, "-c", code], timeout=60).returncode == 0
+
+
 def test_limits_name_themselves():
     with pytest.raises(ChatTemplateError, match=r"did not finish within 0\.1 seconds"):
         SandboxedTemplate(TIME_BOMBS["silent loops"]).render({}, seconds=0.1)
-    with pytest.raises(ChatTemplateError, match="needs more than is allowed: 512 MiB of memory"):
+    with pytest.raises(ChatTemplateError, match="needs more than is allowed: 160 MiB of memory"):
         SandboxedTemplate("{{ text * (2**30) }}").render(DATA, seconds=5)
 
 

@@ -157,3 +157,16 @@ def test_the_commands_print_and_write(embedder_bundle, reranker_bundle, embedder
     refused = run(main, ["embed", str(reranker_bundle), "hello"])
     assert refused.exit_code == 1
     assert "--task embed" in refused.output
+
+
+@pytest.mark.parametrize("kind", ["embedder", "reranker"])
+@pytest.mark.parametrize(
+    "command", ["prepare", "run {} hello", "bench", "plan", "quantize-kv {} -o out", "export {} --format genai -o out"]
+)
+def test_commands_that_need_text_refuse_the_others(command, kind, request, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    name, _, rest = command.partition(" {}")
+    bundle = str(request.getfixturevalue(f"{kind}_bundle"))
+    refused = CliRunner().invoke(main, [name, bundle, *rest.split()])
+    assert (refused.exit_code, "is not possible with it" in refused.output) == (1, True), refused.output
+    assert not list(tmp_path.iterdir())

@@ -9,7 +9,7 @@ ROOT = Path(__file__).parents[2]
 BLOCK = re.compile(r"(?P<before>[^\n]*)\n+```(?P<language>\w*)\n(?P<code>.*?)\n```", re.S)
 BLOCKS = [
     (page.relative_to(ROOT).as_posix(), block)
-    for page in [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+    for page in [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").glob("*.md"))]
     for block in BLOCK.finditer("\n\n" + page.read_text())
     if not block["before"].startswith("<!-- not run: ")
 ]

@@ -17,6 +17,7 @@ from schemathesis.specs.openapi.checks import (
 )
 
 from runtime import EngineOptions
+from runtime.server.app import create_app
 from runtime.server.openai.protocol import ChatFields
 from runtime.server.openai.schema import document, schema_of
 
@@ -24,7 +25,8 @@ CASES = int(os.environ.get("ONNXLM_SCHEMA_CASES", "240"))
 SCHEMA = schemathesis.openapi.from_dict(document(keys=False))
 PATHS = ("/v1/chat/completions", "/v1/responses", "/v1/completions", "/tokenize", "/detokenize")
 ENCODERS = ("/v1/embeddings", "/rerank", "/score", "/classify")  # of which this server has no model
-POSTS = [(path, "POST") for path in (*PATHS, *ENCODERS)]
+OTHERS = ("/v1/messages", "/v1/messages/count_tokens", "/api/chat", "/api/generate", "/api/show", "/api/embed")
+POSTS = [(path, "POST") for path in (*PATHS, *ENCODERS, *OTHERS)]
 STORED = [("/v1/responses/{id}", "GET"), ("/v1/responses/{id}", "DELETE"), ("/v1/responses/{id}/input_items", "GET")]
 CHECKS = [not_a_server_error, status_code_conformance, content_type_conformance, response_schema_conformance]
 
@@ -67,9 +69,17 @@ def test_what_is_not_stored_is_a_404_whatever_it_is_called(url, path, method):
     every_case()
 
 
-@pytest.mark.parametrize("path", ["/v1/models", "/health", "/ready", "/version", "/status"])
+@pytest.mark.parametrize(
+    "path", ["/v1/models", "/health", "/ready", "/version", "/status", "/api/tags", "/api/ps", "/api/version"]
+)
 def test_what_has_no_body_is_as_published(url, path):
     check(SCHEMA[path]["GET"].Case(), url)
+
+
+def test_every_route_is_published():
+    unlisted = {"/", "/page/{name}", "/v1/models/{name}", "/tokenizer_info", "/metrics", "/openapi.json"}
+    routes = {route.path.replace(":path", "") for route in create_app({}).routes}
+    assert routes - unlisted == set(document(keys=False)["paths"])
 
 
 @given(st.sampled_from(["n", "temperature", "logprobs"]))

@@ -25,6 +25,9 @@ from .tensor import GgufTensor, entry_of, rows_of
 from .tokens import special_ids
 from .unread import require_all_read, sampling_settings
 
+# llama.cpp's llama_pooling_type by the names of sentence-transformers; -1 and 0 are none, and 4 is a head for scores.
+POOLING = {1: "mean", 2: "cls", 3: "lasttoken"}
+
 
 @gc_paused()
 def open_gguf(path: Path) -> Checkpoint:
@@ -39,6 +42,7 @@ def open_gguf(path: Path) -> Checkpoint:
     family = find_family(keys)
     config = {"model_type": family.model_type, **family.config(keys)}  # a config may know the type better
     tensors = _tensors(file, family, keys, _name_table(keys.architecture, family, config, path))
+    pooling = file.metadata.get(f"{keys.architecture}.pooling_type")
     told = require_all_read(keys)
     sampling = sampling_settings(file.metadata, path)
     files = gguf_tokenizer_files(file.metadata, str(path))
@@ -55,6 +59,7 @@ def open_gguf(path: Path) -> Checkpoint:
         files=paths,
         licence=_text_or_none(file.metadata.get("general.license")),
         warnings=tuple(told),
+        pooling=POOLING.get(pooling) if isinstance(pooling, int) else None,
     )
 
 

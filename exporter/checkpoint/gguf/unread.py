@@ -28,7 +28,7 @@ NEUTRAL: Mapping[str, Callable[[Any, Keys], bool]] = {
     **dict.fromkeys(
         ("attn_logit_softcapping", "final_logit_softcapping", "router_logit_softcapping", "attention.clamp_kqv",
          "attention.max_alibi_bias", "expert_count", "expert_used_count", "expert_shared_count", "nextn_predict_layers",
-         "expert_shared_feed_forward_length", "leading_dense_block_count", "pooling_type",
+         "expert_shared_feed_forward_length", "leading_dense_block_count",
          "expert_group_count", "expert_group_used_count", "attention.shared_kv_layers", "expert_group_scale",
          "attention.temperature_scale", "attention.temperature_length", "attention.sliding_window_pattern",
          "interleave_moe_layer_step", "swiglu_clamp_exp", "swiglu_clamp_shexp"),
@@ -48,6 +48,7 @@ NEUTRAL: Mapping[str, Callable[[Any, Keys], bool]] = {
         lambda _value, keys: keys.get("rope.scaling.type") != "yarn",
     ),
     "rope.scaling.yarn_ext_factor": lambda value, keys: value in (-1, 1) or keys.get("rope.scaling.type") != "yarn",
+    "pooling_type": lambda value, _keys: value in (-1, 0, 1, 2, 3),  # `open_gguf` tells what they say
     "rope.scaling.type": lambda value, _keys: value in ("none", "linear"),
     "rope.scaling.alpha": lambda value, _keys: value in _OFF,
     "attention.causal": lambda value, _keys: value is True,

@@ -1,4 +1,4 @@
-"""Whether an adapter says that it was trained on another model: tensors of equal shapes could be merged anyway."""
+"""Whether an adapter says that it was trained on another model; tensors of equal shapes would merge all the same."""
 
 import re
 from collections.abc import Iterator

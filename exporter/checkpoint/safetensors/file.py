@@ -104,7 +104,8 @@ def _read_header(path: Path, size: int) -> bytes:
     with path.open("rb") as file:
         prefix = file.read(8)
         if len(prefix) < 8:
-            raise CheckpointError(f"{path}: {size} bytes are too few for a safetensors file. {found_instead(path)}")
+            advice = found_instead(path) or " Download it again."
+            raise CheckpointError(f"{path}: {size} bytes are too few for a safetensors file.{advice}")
         length = int.from_bytes(prefix, "little")
         if length > min(MAX_HEADER_BYTES, size - 8):
             raise CheckpointError(

@@ -26,6 +26,7 @@ from ...bundle.bundle import Bundle, new_bundle, sha256_of
 from ...bundle.json_codec import StrictJsonError, decode, loads
 from ...bundle.manifest import FileEntry
 from ...bundle.onnx_outline import read_outline
+from ...bundle.sequence_task import require_generation
 from ...errors import BundleError, ExecutionError, IntegrityError, OptionError
 from ...host.cache_folder import cache_folder
 from ...host.machine import processor_flags, processor_name
@@ -137,9 +138,10 @@ def make(bundle: Bundle, *, beside: bool = False, overwrite: bool = False) -> Pr
 
     Raises:
         OptionError: the bundle is not for CPUs.
-        BundleError: it was made already, or the folder cannot be written.
+        BundleError: it gives no text, was made already, or the folder cannot be written.
         ExecutionError: this ONNX Runtime cannot, or the logits differ.
     """
+    require_generation(bundle, "preparing weights")
     if bundle.manifest.target.provider != "cpu":
         raise OptionError(f"{bundle.folder} was built for {bundle.manifest.target.provider}: only CPUs pack weights.")
     target = folders_of(bundle)[0 if beside else 1]

@@ -3,11 +3,22 @@
 import dataclasses
 import functools
 import types
+from collections.abc import Mapping
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from ...host.packages import own_version
+from ..anthropic import protocol as anthropic_fields
+from ..anthropic.protocol import CountFields, MessageFields
 from ..encoders import protocol as encoder_fields
-from ..encoders.protocol import ClassifyFields, EmbeddingFields, RerankFields, ScoreFields
+from ..encoders.protocol import (
+    ClassifyFields,
+    EmbeddingFields,
+    OllamaEmbeddingFields,
+    OllamaEmbedFields,
+    RerankFields,
+    ScoreFields,
+)
+from ..ollama import protocol as ollama
 from . import parse as chat_fields
 from .protocol import ChatFields, CompletionFields, DetokenizeFields, TokenizeFields
 from .responses import protocol as response_fields
@@ -37,6 +48,20 @@ _ERROR = {
         }
     },
 }
+_ANTHROPIC_ERROR = {
+    "type": "object",
+    "required": ["type", "error"],
+    "properties": {
+        "type": {"const": "error"},
+        "error": {
+            "type": "object",
+            "required": ["type", "message"],
+            "properties": {"type": {"type": "string"}, "message": {"type": "string"}},
+        },
+    },
+}
+_OLLAMA_ERROR = {"type": "object", "required": ["error"], "properties": {"error": {"type": "string"}}}
+_OF_GUARDS = ("401", "403")  # said before the route is looked at, in OpenAI's form everywhere
 # Before OpenAPI 3.2 the schema of an event stream is that of one event.
 _EVENT = {
     "type": "object",
@@ -71,10 +96,12 @@ def document(*, keys: bool) -> dict[str, Any]:
         "/v1/responses/{id}": _stored("response", _RESPONSE) | _stored("response", _DELETED, "delete"),
         "/v1/responses/{id}/input_items": _stored("response's input", _object(object="string", data="array")),
         "/v1/embeddings": _post("Vectors of texts.", EmbeddingFields, _LISTED),
-        "/rerank": _post("Documents by how well they fit.", RerankFields, _RERANKED),
-        "/v1/rerank": _post("Documents by how well they fit.", RerankFields, _RERANKED),
-        "/score": _post("Scores of pairs.", ScoreFields, _LISTED),
-        "/classify": _post("Labels of texts.", ClassifyFields, _LISTED),
+        **dict.fromkeys(
+            ("/rerank", "/v1/rerank", "/v2/rerank"),
+            _post("Documents by how well they fit.", RerankFields, _RERANKED),
+        ),
+        **dict.fromkeys(("/score", "/v1/score"), _post("Scores of pairs.", ScoreFields, _LISTED)),
+        **dict.fromkeys(("/classify", "/v1/classify"), _post("Labels of texts.", ClassifyFields, _LISTED)),
         "/tokenize": _post("Token ids of a text.", TokenizeFields, _object(count="integer", tokens="array")),
         "/detokenize": _post("The text of token ids.", DetokenizeFields, _object(prompt="string")),
         "/v1/models": _get("The models.", _object(object="string", data="array")),
@@ -82,10 +109,41 @@ def document(*, keys: bool) -> dict[str, Any]:
         "/ready": _get("Whether new requests are welcome.", _object(status="string"), "503"),
         "/version": _get("The server's version.", _object(version="string")),
         "/status": _get("Figures of this moment.", _object(models="array", inside="integer")),
+        **_anthropic_paths(),
+        **_ollama_paths(),
     }
     security = {"security": [{"key": []}], "components": {"securitySchemes": {"key": _BEARER}}} if keys else {}
     info = {"title": "onnxlm", "version": own_version()}
     return {"openapi": "3.1.0", "info": info, "paths": paths, **security}
+
+
+def _anthropic_paths() -> dict[str, Any]:
+    message = _object(id="string", type="string", role="string", content="array", usage="object")
+    return {
+        "/v1/messages": _post("Answer a conversation.", MessageFields, message, stream=True, error=_ANTHROPIC_ERROR),
+        "/v1/messages/count_tokens": _post(
+            "Count the tokens of a prompt.", CountFields, _object(input_tokens="integer"), error=_ANTHROPIC_ERROR
+        ),
+    }
+
+
+def _ollama_paths() -> dict[str, Any]:
+    answered = {"model": "string", "created_at": "string", "done": "boolean"}
+    chat, text = _object(**answered, message="object"), _object(**answered, response="string")
+    vectors = _object(model="string", embeddings="array")
+    shown = _object(details="object", model_info="object", capabilities="array", template="string")
+    return {
+        "/api/chat": _post("Answer a conversation.", ollama.ChatFields, chat, lines=True, error=_OLLAMA_ERROR),
+        "/api/generate": _post("Answer a prompt.", ollama.GenerateFields, text, lines=True, error=_OLLAMA_ERROR),
+        "/api/show": _post("What a model is.", ollama.ShowFields, shown, error=_OLLAMA_ERROR),
+        "/api/embed": _post("Vectors of texts.", OllamaEmbedFields, vectors, error=_OLLAMA_ERROR),
+        "/api/embeddings": _post(
+            "The vector of a text.", OllamaEmbeddingFields, _object(embedding="array"), error=_OLLAMA_ERROR
+        ),
+        "/api/tags": _get("The models.", _object(models="array")),
+        "/api/ps": _get("The models, all loaded.", _object(models="array")),
+        "/api/version": _get("The version of Ollama whose API this is.", _object(version="string")),
+    }
 
 
 def schema_of(kind: Any) -> dict[str, Any]:
@@ -119,6 +177,8 @@ def _schema(kind: Any) -> dict[str, Any]:
 
 def _limited(schema: dict[str, Any], limits: dict[str, Any]) -> dict[str, Any]:
     """The ranges, on the number and not on the null beside it."""
+    if "anyOf" not in schema:
+        return schema | limits
     return {"anyOf": [part if part.get("type") == "null" else part | limits for part in schema["anyOf"]]}
 
 
@@ -137,18 +197,36 @@ def _request(kind: Any) -> dict[str, Any]:
 
 
 def _ignored(kind: Any) -> frozenset[str]:
+    home = kind.__module__.rpartition(".")[0].rpartition(".")[2]
     if kind is ResponseFields:
         return response_fields.IGNORED
-    if kind in (ClassifyFields, EmbeddingFields, RerankFields, ScoreFields):
+    if home == "encoders":
         return encoder_fields.IGNORED
+    if home == "anthropic":
+        return anthropic_fields.IGNORED
+    if kind in (ollama.ChatFields, ollama.GenerateFields):
+        return ollama.IGNORED
     return chat_fields.IGNORED if kind in (ChatFields, CompletionFields) else frozenset()
 
 
-def _post(words: str, fields: Any, answer: dict[str, Any], *, stream: bool = False) -> dict[str, Any]:
+def _post(
+    words: str,
+    fields: Any,
+    answer: dict[str, Any],
+    *,
+    stream: bool = False,
+    lines: bool = False,
+    error: Mapping[str, Any] | None = None,
+) -> dict[str, Any]:
+    """A route: it may answer in a stream of events, or in JSON objects, one a line, and have errors of its own."""
     content = {"application/json": {"schema": answer}}
     if stream:
         content["text/event-stream"] = {"schema": _EVENT}
-    responses = {"200": {"description": words, "content": content}} | {status: _error(status) for status in _ERRORS}
+    if lines:
+        content["application/x-ndjson"] = {"schema": {"type": "string"}}
+    responses = {"200": {"description": words, "content": content}}
+    own = {status: _ERROR if status in _OF_GUARDS else error or _ERROR for status in _ERRORS}
+    responses |= {status: _error(status, shape) for status, shape in own.items()}
     body = {"required": True, "content": {"application/json": {"schema": _request(fields)}}}
     return {"post": {"summary": words, "requestBody": body, "responses": responses}}
 
@@ -167,8 +245,8 @@ def _get(words: str, answer: dict[str, Any], *others: str) -> dict[str, Any]:
     return {"get": {"summary": words, "responses": {"200": found} | dict.fromkeys(others, other)}}
 
 
-def _error(status: str) -> dict[str, Any]:
-    return {"description": _ERRORS[status], "content": {"application/json": {"schema": _ERROR}}}
+def _error(status: str, schema: Mapping[str, Any] = _ERROR) -> dict[str, Any]:
+    return {"description": _ERRORS[status], "content": {"application/json": {"schema": schema}}}
 
 
 def _object(**properties: str) -> dict[str, Any]:
