@@ -1,12 +1,13 @@
 """The forecast of one run of `onnxlm quantize`, and the settings that fit into memory."""
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from runtime.host.memory import available_memory
 
 from ..calibration.data import CHUNK, HELD_OUT, rows_at_once
+from ..parallel import threads
 from ..recipe import Recipe
 from ..settings import KEPT, Settings
 from .fitting import bits_of_text, fitting
@@ -16,6 +17,7 @@ from .sizes import Sizes
 from .speed import Speed
 
 _UNKNOWN = Speed(cores=1, product=1e11, memory=1e10, rtn=1e-8, search=1e-7, gptq=1e-7, polish=1e-7)
+_COMFORTABLE = 4 << 30  # bytes of memory that nobody minds
 _DISK_SHARE = 0.5  # of what is free that Hessians may take in a folder that was named
 
 
@@ -50,24 +52,29 @@ class Run:
         """
         allowed = available_memory() if memory is None else memory
 
-        def phases(settings: Settings) -> Iterator[Phase]:
-            tokens = self.recipe.calibration_tokens
-            if self.of_checkpoint:
-                yield from exporting(self.sizes, speed or _UNKNOWN)
-            yield from phases_of(
-                self.sizes, self.recipe, speed or _UNKNOWN, settings,
-                own_text=self.own_text, measured=self.measured, tokens=tokens,
-            )  # fmt: skip
+        def needs(settings: Settings) -> int:
+            return max(phase.memory for phase in self._phases(settings, speed))
 
-        settings, notes = fitting(
-            self._comfortable(), allowed, lambda settings: max(phase.memory for phase in phases(settings))
-        )
-        return settings, Forecast(tuple(phases(settings)), self.output, allowed, notes)
+        settings, notes = fitting(self._comfortable(needs), allowed, needs)
+        return settings, Forecast(tuple(self._phases(settings, speed)), self.output, allowed, notes)
 
-    def _comfortable(self) -> Settings:
+    def _phases(self, settings: Settings, speed: Speed | None) -> Iterator[Phase]:
+        tokens = self.recipe.calibration_tokens
+        if self.of_checkpoint:
+            yield from exporting(self.sizes, speed or _UNKNOWN)
+        yield from phases_of(
+            self.sizes, self.recipe, speed or _UNKNOWN, settings,
+            own_text=self.own_text, measured=self.measured, tokens=tokens,
+        )  # fmt: skip
+
+    def _comfortable(self, needs: Callable[[Settings], int]) -> Settings:
+        """As many matrices beside each other as there are threads, if they are small; else two."""
         count = -(-(self.recipe.calibration_tokens + HELD_OUT * CHUNK) // CHUNK)
         rows = rows_at_once(count, CHUNK * max(1, self.sizes.kv_bytes))
-        return Settings(rows, bits_of_text(self.sizes.weight_bytes), most_kept=self.most_kept)
+        two = Settings(rows, bits_of_text(self.sizes.weight_bytes), most_kept=self.most_kept)
+        most = max(needs(two), _COMFORTABLE)
+        more = (replace(two, at_once=at_once) for at_once in range(threads(), two.at_once, -1))
+        return next((settings for settings in more if needs(settings) <= most), two)
 
 
 def run_on(

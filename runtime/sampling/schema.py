@@ -2,37 +2,70 @@
 
 Most schemas say nothing of further keys, and a model that may write any rambles to its limit. So
 `additionalProperties` is false where neither it nor anything like it is given, as in llama.cpp's and xgrammar's
-grammars. An object without any `properties` stays open: nothing else could be meant.
+grammars; names that fit a pattern of `patternProperties` are named. Parts of an intersection, each of which names some
+of the keys, are closed together. An object that names no keys stays open: nothing else could be meant.
 """
 
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-_OPENING = frozenset(
-    {"additionalProperties", "patternProperties", "unevaluatedProperties", "propertyNames", "minProperties"}
-)
+from ..errors import RequestError
+
+_OPENING = frozenset({"additionalProperties", "unevaluatedProperties", "propertyNames"})
+_HEAD = "structured output: json_schema"
+_NAMING = ("properties", "patternProperties")
 _LITERAL = frozenset({"const", "enum", "default", "examples", "x-guidance"})  # hold values, not schemas
 _MAPPINGS = frozenset({"properties", "$defs", "definitions", "patternProperties", "dependentSchemas"})
 
 
 def closed(schema: Mapping[str, Any]) -> dict[str, Any]:
     """The schema with every object closed that does not say otherwise."""
+    _require_definite(schema)
     result: dict[str, Any] = _closed(schema, _merged(schema))
     return result
 
 
-def _closed(schema: Any, open_ids: frozenset[int]) -> Any:
+def _require_definite(root: Mapping[str, Any]) -> None:
+    """Refuse what the compiler of grammars would read wrongly or never end at.
+
+    Raises:
+        RequestError: names the key.
+    """
+    for schema in _schemas(root):
+        for key in ("exclusiveMinimum", "exclusiveMaximum"):
+            if isinstance(schema.get(key), bool):
+                raise RequestError(
+                    f"{_HEAD}: {key} must be a number, as since draft 6, not true or false as in draft 4."
+                )
+        seen: set[int] = set()
+        target: Any = schema
+        while isinstance(target, Mapping) and "$ref" in target:
+            if id(target) in seen:
+                raise RequestError(f"{_HEAD}: $ref {target['$ref']!r:.60} refers to itself.")
+            seen.add(id(target))
+            target = _target(target["$ref"], root)
+
+
+def _closed(schema: Any, open_ids: Mapping[int, list[Mapping[str, Any]]]) -> Any:
     if isinstance(schema, list):
         return [_closed(item, open_ids) for item in schema]
     if not isinstance(schema, Mapping):
         return schema
     made = {key: _member(key, value, open_ids) for key, value in schema.items()}
-    if id(schema) not in open_ids and isinstance(made.get("properties"), dict) and not _OPENING & made.keys():
+    names = [name for name in _NAMING if isinstance(made.get(name), dict)]
+    if id(schema) not in open_ids:
+        if names and not _OPENING & made.keys():
+            made["additionalProperties"] = False
+    elif (parts := open_ids[id(schema)]) and not any(_OPENING & part.keys() for part in parts):
+        for name in _NAMING:  # what the parts say of a key holds beside this
+            every = {key: True for part in parts for key in part.get(name) or ()}
+            if every or name in made:
+                made[name] = every | made.get(name, {})
         made["additionalProperties"] = False
     return made
 
 
-def _member(key: str, value: Any, open_ids: frozenset[int]) -> Any:
+def _member(key: str, value: Any, open_ids: Mapping[int, list[Mapping[str, Any]]]) -> Any:
     if key in _LITERAL:
         return value
     if key in _MAPPINGS and isinstance(value, Mapping):
@@ -40,25 +73,44 @@ def _member(key: str, value: Any, open_ids: frozenset[int]) -> Any:
     return _closed(value, open_ids)
 
 
-def _merged(root: Mapping[str, Any]) -> frozenset[int]:
-    """Schemas that others add keys to: parts of an `allOf`, and what stands beside one, a `$ref`, or alternatives."""
-    found: set[int] = set()
+def _merged(root: Mapping[str, Any]) -> dict[int, list[Mapping[str, Any]]]:
+    """Schemas that others add keys to: parts of an `allOf`, and what stands beside one, a `$ref`, or alternatives.
+
+    The outermost of them has all that together name the keys; the others have none.
+    """
+    found: dict[int, list[Mapping[str, Any]]] = {}
+    inner: set[int] = set()
     for schema in _schemas(root):
         parts = [part for part in schema.get("allOf") or () if isinstance(part, Mapping)]
         beside = "properties" in schema or "$ref" in schema
         choices = [part for name in ("anyOf", "oneOf") for part in schema.get(name) or () if isinstance(part, Mapping)]
         if len(parts) > 1 or (parts and (beside or choices)):
-            _open([*parts, *choices, schema], root, found)
+            _open(schema, [*parts, *choices], root, found, inner)
         elif "properties" in schema and ("$ref" in schema or choices):
-            _open([*choices, schema, schema], root, found)
-    return frozenset(found)
+            _open(schema, choices, root, found, inner)
+    return {one: [] if one in inner else parts for one, parts in found.items()}
 
 
-def _open(parts: list[Mapping[str, Any]], root: Mapping[str, Any], found: set[int]) -> None:
-    for part in parts:
-        while isinstance(part, Mapping) and id(part) not in found:
-            found.add(id(part))
-            part = _target(part.get("$ref"), root)
+def _open(
+    outer: Mapping[str, Any],
+    parts: list[Any],
+    root: Mapping[str, Any],
+    found: dict[int, list[Mapping[str, Any]]],
+    inner: set[int],
+) -> None:
+    """Open the parts and what they refer to; what has parts of its own is opened by itself."""
+    together: dict[int, Mapping[str, Any]] = {id(outer): outer}
+    waiting = [*parts, _target(outer.get("$ref"), root)]
+    while waiting:
+        part = waiting.pop()
+        if isinstance(part, Mapping) and id(part) not in together:
+            together[id(part)] = part
+            waiting += [_target(part.get("$ref"), root)]
+            waiting += [one for name in ("allOf", "anyOf", "oneOf") for one in part.get(name) or ()]
+    inner |= together.keys() - {id(outer)}
+    for one in together:
+        found.setdefault(one, [])
+    found[id(outer)] = [*together.values()]
 
 
 def _schemas(schema: Any) -> Iterator[Mapping[str, Any]]:
@@ -69,12 +121,20 @@ def _schemas(schema: Any) -> Iterator[Mapping[str, Any]]:
             waiting += one
         elif isinstance(one, Mapping):
             yield one
-            waiting += [value for key, value in one.items() if key not in _LITERAL]
+            for key, value in one.items():
+                if key in _MAPPINGS and isinstance(value, Mapping):
+                    waiting += value.values()
+                elif key not in _LITERAL:
+                    waiting.append(value)
 
 
 def _target(reference: Any, root: Mapping[str, Any]) -> Any:
     if not isinstance(reference, str) or not reference.startswith("#"):
         return None
+    if not reference.startswith("#/"):
+        return (
+            root if reference == "#" else next((s for s in _schemas(root) if s.get("$anchor") == reference[1:]), None)
+        )
     found: Any = root
     for part in reference.split("/")[1:]:
         found = found.get(part.replace("~1", "/").replace("~0", "~")) if isinstance(found, Mapping) else None

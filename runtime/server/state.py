@@ -2,12 +2,12 @@
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from ..bundle.sequence_task import Kind
 from ..chat.answer_plan import AnswerPlanner
@@ -19,14 +19,16 @@ from .encoders.served import ROUTES, ServedEncoder
 from .health import Heartbeat
 from .limits import RequestLimiter
 from .metrics import Metrics
-from .openai.errors import ApiError, stopping
+from .openai.errors import ApiError, Disconnected, api_error, stopping
 from .openai.responses.store import ResponseStore
 from .openai.token_texts import TokenTexts
 from .options import ServerOptions
+from .request_log import RequestLog
 
 Result = TypeVar("Result")
 _PREPARING = 2  # threads that parse, render, tokenize and compile: more would only contend for the interpreter's lock
 _BODIES = 16  # how many bodies of the largest size may be inside
+_GONE = 499  # in the log: nobody was left to get a status
 
 
 @dataclass
@@ -157,6 +159,34 @@ class AppState:
         """Seconds that a request may take: what it asks for, at most what the operator allows."""
         limits = [seconds for seconds in (wanted, self.options.request_seconds) if seconds is not None]
         return min(limits, default=None)
+
+    async def recorded(
+        self,
+        record: RequestLog,
+        work: Coroutine[Any, Any, None],
+        refuse: Callable[[ApiError], Awaitable[None]],
+    ) -> None:
+        """Do the work of one request, and write it into the log and the metrics.
+
+        What the work raises is answered by `refuse`, unless nobody is left to read it.
+        """
+        try:
+            await work
+        except Disconnected:
+            record.status, record.reason = _GONE, "disconnected"
+        except Exception as error:  # noqa: BLE001  # one request's fault must not become the server's
+            answer = api_error(error)
+            record.status, record.reason = answer.status, answer.code or answer.kind
+            record.param = answer.param and answer.param[:80]
+            await refuse(answer)
+        except BaseException:
+            record.status, record.reason = record.status or _GONE, "cancelled"
+            raise
+        finally:
+            record.write()
+            self.metrics.answered(record.path, record.status)
+            if record.status == 200:
+                self.admission.took(record.total)
 
     async def prepare(self, function: Callable[[], Result]) -> Result:
         """Run what takes long in a thread. A caller that is cancelled still waits: the work counts until it ends."""

@@ -23,9 +23,19 @@ _EVERY = 0.01  # seconds
 
 def child(source: Path, target: Path, threads: int, tokens: int | None) -> None:
     """The run, in a process that believes in `threads` cores; tells each phase."""
+    import onnxruntime
+
     import runtime.host.machine as machine
 
-    machine.usable_cores = lambda: threads  # before anybody imports it by name
+    machine.usable_cores = machine.compute_threads = lambda: threads  # before anybody imports them by name
+    options = onnxruntime.SessionOptions
+
+    def with_threads() -> onnxruntime.SessionOptions:
+        made = options()
+        made.intra_op_num_threads = threads
+        return made
+
+    onnxruntime.SessionOptions = with_threads
     from quantizer.flow import quantize
     from quantizer.presets import make_recipe
 

@@ -242,11 +242,14 @@ def test_objects_are_closed_unless_the_schema_opens_them():
     assert closed({"enum": [{"properties": {}}]}) == {"enum": [{"properties": {}}]}
 
 
-def test_parts_of_an_intersection_stay_open():
+def test_parts_of_an_intersection_are_closed_together():
     part = {"$ref": "#/$defs/base"}
     schema = {"allOf": [part, {"properties": {"b": {}}}], "$defs": {"base": {"properties": {"a": {}}}}}
-    assert closed(schema) == schema
+    made = closed(schema)
+    assert made == schema | {"properties": {"a": True, "b": True}, "additionalProperties": False}
     assert closed(schema | {"allOf": [part]})["$defs"]["base"]["additionalProperties"] is False
+    opened = {"allOf": [part, {"properties": {"b": {}}, "additionalProperties": True}], "$defs": schema["$defs"]}
+    assert closed(opened) == opened
 
 
 @pytest.mark.parametrize("seed", range(3))

@@ -4,6 +4,7 @@ import asyncio
 import gzip
 import json
 import re
+import time
 import zlib
 
 import httpx
@@ -59,6 +60,45 @@ def test_guided_fields_are_structured_outputs(http, field, pattern):
     assert re.fullmatch(pattern, answer.json()["choices"][0]["message"]["content"])
     both = http.post("/v1/chat/completions", json=CHAT | field | {"structured_outputs": {"regex": "a"}})
     assert both.status_code == 400
+
+
+NOT_ENFORCED = {"type": "array", "uniqueItems": True}
+_WANTED = {"type": "json_schema", "name": "a", "schema": NOT_ENFORCED}
+_ASK = {"messages": CHAT["messages"], "max_tokens": 4}
+LOCATED = {
+    "response_format.json_schema.schema": (
+        "/v1/chat/completions",
+        CHAT | {"response_format": {"type": "json_schema", "json_schema": {"name": "a", "schema": NOT_ENFORCED}}},
+    ),
+    "tools[0].function.parameters": (
+        "/v1/chat/completions",
+        CHAT
+        | {"tool_choice": "required"}
+        | {"tools": [{"type": "function", "function": {"name": "f", "parameters": NOT_ENFORCED}}]},
+    ),
+    "structured_outputs": ("/v1/chat/completions", CHAT | {"structured_outputs": {"json": NOT_ENFORCED}}),
+    "text.format.schema": ("/v1/responses", {"input": "Hi", "text": {"format": _WANTED}}),
+    "output_config.format.schema": (
+        "/v1/messages",
+        _ASK | {"model": "tiny", "output_config": {"format": {"type": "json_schema", "schema": NOT_ENFORCED}}},
+    ),
+    "format": ("/api/chat", {"model": "tiny", "messages": CHAT["messages"], "format": NOT_ENFORCED}),
+}
+
+
+@pytest.mark.parametrize("field", LOCATED)
+def test_a_schema_that_cannot_be_enforced_is_named_by_its_field(http, caplog, field):
+    path, body = LOCATED[field]
+    with caplog.at_level("INFO", logger="onnxlm.requests"):
+        answer = http.post(path, json=body)
+        until = time.monotonic() + 5
+        while "400" not in caplog.text and time.monotonic() < until:  # the line follows the answer
+            time.sleep(0.01)
+    assert answer.status_code == 400
+    assert "uniqueItems" in answer.text
+    if "/v1/messages" not in path and "/api" not in path:  # those have no place for it
+        assert answer.json()["error"]["param"] == field
+    assert field in caplog.text
 
 
 def events(answer):

@@ -213,7 +213,7 @@ ERRORS = {
     "schema": (
         openai.BadRequestError,
         {"text": {"format": {"type": "json_schema", "name": "x", "schema": {"type": "nothing"}}}},
-        None,
+        "text.format.schema",
         "structured output",
     ),
     "metadata": (openai.BadRequestError, {"metadata": {"x" * 65: ""}}, "metadata", "64"),

@@ -11,7 +11,7 @@ from starlette.types import Receive, Scope, Send
 
 from ...encoder.model import Rows
 from ..openai.body import read_body, while_connected
-from ..openai.errors import ApiError, Disconnected, api_error
+from ..openai.errors import ApiError
 from ..openai.prepared import openai_body
 from ..request_log import RequestLog
 from ..state import AppState
@@ -56,26 +56,17 @@ class EncoderEndpoint:
         """Answer one request, and write it into the log and the metrics."""
         record = RequestLog(secrets.token_hex(12), scope["path"])
         headers = {"x-request-id": record.id}
-        try:
+
+        async def work() -> None:
             body = await self._answer(scope, receive, record)
             record.status, record.reason = 200, "stop"
             await JSONResponse(body, headers=headers)(scope, receive, send)
-        except Disconnected:
-            record.status, record.reason = 499, "disconnected"
-        except Exception as error:  # noqa: BLE001  # one request's fault must not become the server's
-            answer = api_error(error)
-            record.status, record.reason = answer.status, answer.code or answer.kind
-            record.param = answer.param and answer.param[:80]
-            answer.headers.update(headers)
-            await JSONResponse(self._error_body(answer), answer.status, answer.headers)(scope, receive, send)
-        except BaseException:
-            record.status, record.reason = record.status or 499, "cancelled"
-            raise
-        finally:
-            record.write()
-            self._service.metrics.answered(record.path, record.status)
-            if record.status == 200:
-                self._service.admission.took(record.total)
+
+        async def refuse(error: ApiError) -> None:
+            answer = JSONResponse(self._error_body(error), error.status, error.headers | headers)
+            await answer(scope, receive, send)
+
+        await self._service.recorded(record, work(), refuse)
 
     async def _answer(self, scope: Scope, receive: Receive, record: RequestLog) -> dict[str, Any]:
         service = self._service

@@ -11,6 +11,7 @@ from ...chat.formats.reader import AnswerReader
 from ...chat.thinking import check_variables, thinking_variables
 from ...client import Request
 from ...engine.generation import OutputDelta
+from ...errors import RequestError
 from ...sampling.logprobs import TokenLogprob
 from ..request_log import RequestLog
 from ..state import AppState, ServedModel
@@ -19,6 +20,7 @@ from .errors import ApiError
 from .parameters import limit_of, sampling_params, visible_ids
 from .parse import require_known
 from .protocol import ChatFields
+from .schema_field import located
 
 _OURS = {"messages", "tools", "add_generation_prompt"}  # variables of a template that a request has fields for
 _KEYS = {"role", "content", "name", "tool_calls", "tool_call_id", "reasoning_content", "reasoning", "thinking"}
@@ -108,6 +110,13 @@ class ChatRequest:
         """
         served = service.find(fields.model)
         record.model, record.stream = served.name, bool(fields.stream)
+        try:
+            return cls._checked(service, served, fields)
+        except RequestError as error:
+            raise located(error, fields, record.path, served.model.compile) from error
+
+    @classmethod
+    def _checked(cls, service: AppState, served: ServedModel, fields: ChatFields) -> "ChatRequest":
         served.require_room(fields.n or 1)
         form, planner = answer_form(fields), served.planner
         messages = template_messages(fields.messages, planner.template.source)

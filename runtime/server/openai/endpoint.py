@@ -16,7 +16,6 @@ from .errors import ApiError, Disconnected, api_error
 from .stream import EventStream, LineStream
 
 Understand = Callable[[AppState, bytes, RequestLog], ResponseBuilder]
-_GONE = 499  # in the log: nobody was left to get a status
 
 
 class GenerationEndpoint:
@@ -43,21 +42,12 @@ class GenerationEndpoint:
         record = RequestLog(secrets.token_hex(12), scope["path"])
         headers = {"x-request-id": record.id}
         send = _within(self._service.options.send_seconds, send)
-        try:
-            await self._answer(scope, receive, send, record, headers)
-        except Disconnected:
-            record.status, record.reason = _GONE, "disconnected"
-        except Exception as error:  # noqa: BLE001  # one request's fault must not become the server's
-            answer = api_error(error)
-            record.status, record.reason = answer.status, answer.code or answer.kind
-            record.param = answer.param and answer.param[:80]
-            answer.headers.update(headers)
-            await JSONResponse(self._error_body(answer), answer.status, answer.headers)(scope, receive, send)
-        except BaseException:
-            record.status, record.reason = record.status or _GONE, "cancelled"
-            raise
-        finally:
-            self._finish(record)
+
+        async def refuse(error: ApiError) -> None:
+            answer = JSONResponse(self._error_body(error), error.status, error.headers | headers)
+            await answer(scope, receive, send)
+
+        await self._service.recorded(record, self._answer(scope, receive, send, record, headers), refuse)
 
     async def _answer(
         self, scope: Scope, receive: Receive, send: Send, record: RequestLog, headers: dict[str, str]
@@ -116,12 +106,6 @@ class GenerationEndpoint:
             record.reason = answer.code or answer.kind
             await events.data(*job.failure(answer))
         await events.done()
-
-    def _finish(self, record: RequestLog) -> None:
-        record.write()
-        self._service.metrics.answered(record.path, record.status)
-        if record.status == 200:
-            self._service.admission.took(record.total)
 
 
 def _within(seconds: float, send: Send) -> Send:
