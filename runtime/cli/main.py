@@ -51,6 +51,7 @@ _NO_ADVICE = "Check the path, its permissions and the free space."
 _ADVICE = {
     errno.ENOSPC: "The disk is full: free some space, or choose another folder.",
     errno.EDQUOT: "The disk quota is used up: free some space, or choose another folder.",
+    errno.EFBIG: "Files may not grow that large there: lift the limit (`ulimit -f`), or choose another file system.",
     errno.EACCES: "You may not write or read there: choose another path, or change its permissions.",
     errno.EPERM: "You may not write or read there: choose another path, or change its permissions.",
     errno.EROFS: "That file system is read-only: choose another path.",
