@@ -7,6 +7,7 @@ import onnx_ir as ir
 
 from ..storage.stored import StoredMatrix
 from ..storage.weights_file import WEIGHTS_NAME, Placed
+from .order import move_to_use
 from .rewrite import rewrite_graph
 from .rewrite_experts import rewrite_experts
 
@@ -33,6 +34,7 @@ def save_rewritten(
     for file, model in models.items():
         rewrite_experts(model.graph, stored, level)
         rewrite_graph(model.graph, stored, level)
+        move_to_use(model.graph)
         save_graph(model, folder / file, placed)
 
 
