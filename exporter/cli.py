@@ -27,7 +27,9 @@ class _ExportCommand(click.Command):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Answer `--list` before anything is asked for."""
-        if "--list" in args and "--help" not in args:
+        if "--list" in args and not {"--help", "-h"} & {*args}:
+            if others := [one for one in args if one not in ("--list", "--json", "-q", "--quiet", "-v", "--verbose")]:
+                raise click.UsageError(f"{others[0]} has no effect beside --list: leave out one of the two.", ctx)
             _list_families(as_json="--json" in args)
             ctx.exit()
         return super().parse_args(ctx, args)

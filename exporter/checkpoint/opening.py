@@ -8,6 +8,7 @@ from typing import Any
 from runtime.errors import CheckpointError, UnsupportedError
 
 from .checkpoint import Checkpoint
+from .not_a_model import explain_file, explain_folder
 
 
 def open_checkpoint(
@@ -63,10 +64,7 @@ def _read_path(path: Path) -> Checkpoint:
         from .gguf.checkpoint import open_gguf
 
         return open_gguf(path)
-    advice = (
-        "give the folder that holds it" if path.suffix in (".safetensors", ".json", ".bin") else "give a .gguf file"
-    )
-    raise UnsupportedError(f"{path}: not a checkpoint that can be opened by itself: {advice}.")
+    raise UnsupportedError(f"{path}: not a checkpoint that can be opened by itself. {explain_file(path)}")
 
 
 def _open_folder(folder: Path) -> Checkpoint:
@@ -80,7 +78,7 @@ def _open_folder(folder: Path) -> Checkpoint:
     if ggufs:
         names = ", ".join(path.name for path in ggufs)
         raise CheckpointError(f"{folder}: holds several GGUF files; give the one to export: {names}.")
-    raise CheckpointError(f"{folder}: no config.json. A model folder holds config.json and *.safetensors.")
+    raise CheckpointError(f"{folder}: no config.json. {explain_folder(folder)}")
 
 
 def _open_live(source: Any, revision: str | None, tokenizer: Any) -> Checkpoint:

@@ -15,6 +15,8 @@ from pathlib import Path
 
 from runtime.errors import CheckpointError, MissingDependencyError
 
+from .not_a_model import found_instead
+
 BIN, BIN_INDEX = "pytorch_model.bin", "pytorch_model.bin.index.json"
 MARK = "cannot convert "  # the child's own messages start so
 
@@ -75,6 +77,9 @@ def convert_pickles(files: Sequence[Path]) -> ScratchFolder:
         raise MissingDependencyError(
             f"{files[0]}: reading pickled weights needs torch: pip install torch, or download safetensors instead."
         )
+    for file in files:
+        if found := found_instead(file):
+            raise CheckpointError(f"{file}: cannot be read as weights.{found}")
     scratch = ScratchFolder()
     command = [sys.executable, "-P", "-m", __name__, str(scratch.path), *map(str, files)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603  # our own module

@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from runtime.adapters.fitting import require_no_adapter_inputs
-from runtime.bundle.bundle import Bundle, new_bundle, open_bundle
+from runtime.bundle.bundle import Bundle, naming, new_bundle, open_bundle
 from runtime.bundle.manifest import MANIFEST_NAME
 from runtime.bundle.sequence_task import require_generation
+from runtime.errors import OptionError
 
 from ..options import ExportOptions
 from ..weights.plan import WEIGHTS_FILE
@@ -71,6 +72,11 @@ def export_genai(
         return _write(open_bundle(source), Path(output), options, link_weights)
     from ..export import export
 
+    if link_weights:
+        raise OptionError(
+            "link_weights: of a checkpoint there is no bundle whose weights could be shared. Export a bundle first, "
+            "and give that as the source."
+        )
     parent = Path(output).absolute().parent
     parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=f".{Path(output).name}.bundle.", dir=parent) as scratch:
@@ -83,7 +89,7 @@ def _write(bundle: Bundle, output: Path, options: ExportOptions, link_weights: b
     require_generation(bundle, "a folder for onnxruntime-genai")
     require_no_adapter_inputs(bundle, "a folder for onnxruntime-genai")
     config = genai_config(bundle.manifest)
-    with new_bundle(output, overwrite=options.overwrite, marker=CONFIG_FILE) as folder:
+    with naming(output), new_bundle(output, overwrite=options.overwrite, marker=CONFIG_FILE) as folder:
         linked = _provide(bundle.path(WEIGHTS_FILE), folder / WEIGHTS_FILE, link_weights)
         _write_graph(bundle, folder)
         (folder / CONFIG_FILE).write_text(json.dumps(config, indent=1) + "\n")

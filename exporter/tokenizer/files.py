@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+from exporter.checkpoint.not_a_model import found_instead
 from runtime.errors import CheckpointError
 
 
@@ -20,7 +21,7 @@ def optional_json(path: Path) -> dict[str, Any]:
     try:
         value = json.loads(read_text(path))
     except (ValueError, RecursionError) as error:
-        raise CheckpointError(f"{path}: cannot be read as JSON: {error}") from error
+        raise CheckpointError(f"{path}: cannot be read as JSON: {error}.{found_instead(path)}") from error
     if not isinstance(value, dict):
         raise CheckpointError(f"{path}: must hold a JSON object.")
     return value

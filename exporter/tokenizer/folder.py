@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from exporter.checkpoint.not_a_model import found_instead
 from runtime.errors import CheckpointError, UnsupportedError
 
 from .class_options import unknown_keys, with_class_options
@@ -88,7 +89,7 @@ def _checked(path: Path) -> bytes:
         content = path.read_bytes()
         Tokenizer.from_buffer(content)
     except Exception as error:  # the tokenizers library raises bare Exception
-        raise CheckpointError(f"{path}: cannot be read as a tokenizer: {error}") from error
+        raise CheckpointError(f"{path}: cannot be read as a tokenizer: {error}.{found_instead(path)}") from error
     if dropout := json.loads(content)["model"].get("dropout"):
         raise CheckpointError(f"{path}: model.dropout {dropout!r} makes ids random: that is for training. Set it to 0.")
     return content

@@ -6,7 +6,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from runtime.errors import CheckpointError, UnsupportedError
+from runtime.errors import CheckpointError, OptionError, UnsupportedError
 
 from ..decoder.config import Config
 from ..decoder.description import Decoder
@@ -96,10 +96,15 @@ def describe(values: Mapping[str, Any], ignore_keys: Iterable[str] = ()) -> tupl
         values: the parsed config.json.
         ignore_keys: unknown keys that the user declares irrelevant.
 
+    Raises:
+        OptionError: a key to ignore is not there.
+
     Returns:
         the decoder, and the table from its initializers to the checkpoint's tensors.
     """
     ignored = set(ignore_keys)
+    if unknown := sorted(ignored - values.keys()):
+        raise OptionError(f"ignore_keys: config.json has no key {unknown[0]!r}. Leave --ignore-key {unknown[0]} out.")
     config = Config({key: value for key, value in values.items() if key not in ignored})
     module = _find_family(values.get("model_type"))
     decoder: Decoder = module.describe(config)

@@ -39,10 +39,12 @@ def compare(
       onnxlm compare smol-int8 smol-int4 --reference smol --text book.txt --html compare.html
     """
     from runtime.bundle.bundle import open_bundle
+    from runtime.bundle.sequence_task import require_generation
 
     from ..calibration.data import text_to_measure
     from ..evaluation.compare import compare as measure
     from ..evaluation.page import write_page
+    from ..evaluation.quality import require_same_model
     from ..evaluation.report import COLUMNS, cells, comparison_report
     from ..summary import columns
     from .report_options import check_report
@@ -50,9 +52,15 @@ def compare(
     if (reference is None) != (text is None):
         raise QuantizationError("quality needs both --reference and --text; leave out both for size and speed only.")
     others = check_report(html, peers)
+    opened = [*map(open_bundle, folders)]
+    for bundle in opened:
+        require_generation(bundle, "a comparison of speeds")
     chosen = None
     if reference is not None and text is not None:
-        chosen = text_to_measure(text, open_bundle(reference), tokens)
+        original = open_bundle(reference)
+        for bundle in opened:
+            require_same_model(bundle, original)
+        chosen = text_to_measure(text, original, tokens)
     with stopping_promptly(), show_progress("comparing") as progress:
         rows = measure(folders, reference, chosen, repeat, progress, by_layer=html is not None)
     if html:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from ..gate import Gate
 
 _RECALL = (256, 1024, 4096)  # tokens of the contexts for recall
+_TOKENS, _CONTEXT = 8192, 512
 _PATH = click.Path(path_type=Path)
 
 
@@ -29,8 +30,8 @@ _PATH = click.Path(path_type=Path)
 @click.argument("folder", type=_PATH)
 @click.option("--reference", required=True, type=_PATH, help="The bundle it was made from.")
 @click.option("--text", required=True, type=_PATH, help="Text: .txt, .jsonl, or .npy of token ids.")
-@click.option("--tokens", default=8192, show_default=True, type=click.IntRange(min=2), help="Most tokens to compare.")
-@click.option("--context", default=512, show_default=True, type=click.IntRange(min=2), help="Tokens of each chunk.")
+@click.option("--tokens", type=click.IntRange(min=2), help="Most tokens to compare.  [default: 8192]")
+@click.option("--context", type=click.IntRange(min=2), help="Tokens of each chunk.  [default: 512]")
 @click.option("--abilities", is_flag=True, help="Also ask for recall from long contexts, arithmetic and copying.")
 @click.option("--fail-if", metavar="CONDITION", help="Exit with an error if so: 'kl>0.06', 'top1<0.9'.")
 @click.option("--html", type=_PATH, help="Write a report with plots to this file.")
@@ -40,8 +41,8 @@ def evaluate(
     folder: Path,
     reference: Path,
     text: Path,
-    tokens: int,
-    context: int,
+    tokens: int | None,
+    context: int | None,
     abilities: bool,
     fail_if: str | None,
     html: Path | None,
@@ -65,11 +66,13 @@ def evaluate(
     others = check_report(html, peers)
     ours, theirs = open_bundle(folder), open_bundle(reference)
     if ours.manifest.task is not None or theirs.manifest.task is not None:
-        _evaluate_texts(ours, theirs, text, gate, html or abilities, as_json)
+        _evaluate_texts(ours, theirs, text, gate, html or abilities or tokens or context, as_json)
         return
     if gate and gate.of_texts:
         raise QuantizationError(f"--fail-if {gate.figure}: that is of embeddings and scores. {folder} generates.")
-    measured = _measure(ours, theirs, text, (tokens, context), layers=html is not None, abilities=abilities)
+    measured = _measure(
+        ours, theirs, text, (tokens or _TOKENS, context or _CONTEXT), layers=html is not None, abilities=abilities
+    )
     if html:
         _write_report(html, ours, text, measured, others)
     if as_json:
@@ -132,7 +135,7 @@ def _evaluate_texts(
     from ..evaluation.sequences import measure_sequences, require_same_task
 
     if others:
-        raise click.UsageError("--html and --abilities are of models that generate text.")
+        raise click.UsageError("--html, --abilities, --tokens and --context are of models that generate text.")
     if gate and not gate.of_texts:
         raise QuantizationError(f"--fail-if {gate.figure}: of embeddings and scores there are {', '.join(OF_TEXTS)}.")
     require_same_task(ours, theirs)

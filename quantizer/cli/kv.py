@@ -8,6 +8,7 @@ import click
 
 from runtime.cli.terminal.interrupt import stopping_promptly
 from runtime.cli.terminal.progress import progress as show_progress
+from runtime.errors import QuantizationError
 
 _PATH = click.Path(path_type=Path)
 
@@ -20,7 +21,7 @@ _PATH = click.Path(path_type=Path)
     "--calibration", default="self", show_default=True, metavar="self|FILE", help="Text: .txt, .jsonl, or .npy of ids."
 )
 @click.option("--calibration-tokens", default=8192, show_default=True, type=click.IntRange(min=1024))
-@click.option("--seed", default=0, show_default=True, help="Of the text that the model writes itself.")
+@click.option("--seed", type=int, help="Of the text that the model writes itself.  [default: 0]")
 @click.option("--overwrite", is_flag=True, help="Replace a bundle at OUTPUT.")
 @click.option("--json", "as_json", is_flag=True, help="Print the outcome as JSON.")
 def quantize_kv(
@@ -29,7 +30,7 @@ def quantize_kv(
     bits: str,
     calibration: str,
     calibration_tokens: int,
-    seed: int,
+    seed: int | None,
     overwrite: bool,
     as_json: bool,
 ) -> None:
@@ -47,9 +48,11 @@ def quantize_kv(
     from ..kv_cache.quantize import quantize_cache
     from ..recipe import CacheText
 
+    if seed is not None and calibration != "self":
+        raise QuantizationError("--seed has no effect: it is of text that the model writes. Leave out --calibration.")
     bundle = open_bundle(source)
     with stopping_promptly(), show_progress("quantizing the cache") as progress:
-        chosen = CacheText(calibration, calibration_tokens, seed)
+        chosen = CacheText(calibration, calibration_tokens, seed or 0)
         text = cache_text(bundle, chosen, progress)
         manifest, quality = quantize_cache(
             source, output, 8 if bits == "8" else 4, text, chosen=chosen, overwrite=overwrite, progress=progress

@@ -1,5 +1,8 @@
 """The figures that a bundle carries: measured on text that calibration has not seen."""
 
+import json
+from typing import Any
+
 from runtime.bundle.bundle import Bundle
 from runtime.bundle.manifest import Quality
 from runtime.errors import QuantizationError
@@ -47,10 +50,16 @@ def require_same_model(bundle: Bundle, reference: Bundle) -> None:
     Raises:
         QuantizationError: their vocabularies differ.
     """
-    if bundle.manifest.architecture.vocab_size != reference.manifest.architecture.vocab_size:
+    sizes = {it.manifest.architecture.vocab_size for it in (bundle, reference)}
+    if len(sizes) > 1 or _vocabulary(bundle) != _vocabulary(reference):
         raise QuantizationError(
             f"{bundle.folder} and {reference.folder} have different vocabularies: they are not the same model."
         )
+
+
+def _vocabulary(bundle: Bundle) -> Any:
+    """The tokens and their ids, as tokenizer.json has them."""
+    return json.loads(bundle.path("tokenizer.json").read_text(encoding="utf-8"))["model"].get("vocab")
 
 
 def as_quality(scores: Scores, text: Text) -> Quality:

@@ -20,6 +20,17 @@ _UNFINISHED = ".new."  # follows the name of a bundle that is being written
 _ours: set[Path] = set()  # unfinished folders of this process
 
 
+@contextmanager
+def naming(path: Path) -> Iterator[None]:
+    """Give an error of the system the path that it is about, where it says none, as when a disk is full."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno is None or error.filename is not None:
+            raise
+        raise OSError(error.errno, error.strerror, str(path)) from error
+
+
 @dataclass(frozen=True)
 class Bundle:
     """An opened bundle: its folder and its manifest, whose files exist with the recorded sizes."""

@@ -23,7 +23,7 @@ from urllib.request import url2pathname
 
 from ..errors import OptionError
 from ..host.packages import DISTRIBUTION, own_version
-from .bundle import alone, open_bundle
+from .bundle import alone, naming, open_bundle
 
 SCRIPT = """\
 #!/bin/sh
@@ -114,7 +114,7 @@ def make_archive(bundle: Path, output: Path, wheels: Path | None, extra: str, be
         files |= {f"wheels/{path.name}": path for path in found}
     script = SCRIPT.format(name=bundle.resolve().name, version=own_version(), extra=extra).encode()
     temporary = output.with_name(f".{output.name}.partial")
-    with alone(output, temporary):
+    with alone(output, temporary), naming(output):
         _write(temporary, name, files, script if wheels is not None else None)
         temporary.replace(output)
     return sorted(files)

@@ -13,6 +13,7 @@ from typing import Any
 import click
 
 from ..errors import OnnxlmError
+from .option_effects import EFFECTS, refusing_idle_options
 
 # name → (module, function, what it needs beyond the base install, help line)
 COMMANDS: dict[str, tuple[str, str, str, str]] = {
@@ -50,6 +51,7 @@ _NO_ADVICE = "Check the path, its permissions and the free space."
 _ADVICE = {
     errno.ENOSPC: "The disk is full: free some space, or choose another folder.",
     errno.EDQUOT: "The disk quota is used up: free some space, or choose another folder.",
+    errno.EFBIG: "Files may not grow that large there: lift the limit (`ulimit -f`), or choose another file system.",
     errno.EACCES: "You may not write or read there: choose another path, or change its permissions.",
     errno.EPERM: "You may not write or read there: choose another path, or change its permissions.",
     errno.EROFS: "That file system is read-only: choose another path.",
@@ -79,6 +81,8 @@ class LazyGroup(click.Group):
             ) from error
         if not any(parameter.name == "quiet" for parameter in command.params):
             command.params += [_quiet_option(), _verbose_option()]
+            if cmd_name in EFFECTS:
+                refusing_idle_options(command, EFFECTS[cmd_name])
         return command
 
     def resolve_command(

@@ -40,6 +40,7 @@ def prepare(
       onnxlm prepare smol-int4 --remove
     """
     from ..bundle.bundle import open_bundle
+    from ..bundle.sequence_task import require_generation
     from ..ort.prepared import weights as prepared
 
     if sum((remove, listed, verify, overwrite or beside)) > 1:
@@ -49,6 +50,7 @@ def prepare(
     if model is None:
         return _show(prepared.list_prepared(), as_json)
     bundle = open_bundle(bundle_of(model))
+    require_generation(bundle, "preparing weights")
     if remove:
         return _show(prepared.remove(bundle), as_json, "removed ")
     found = prepared.find(bundle)

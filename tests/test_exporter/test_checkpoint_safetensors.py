@@ -145,7 +145,7 @@ def test_sources_that_are_no_checkpoint(tmp_path):
     with pytest.raises(CheckpointError, match=r"no config.json"):
         open_checkpoint(tmp_path)
     (tmp_path / "model.safetensors").write_bytes(b"")
-    with pytest.raises(UnsupportedError, match="give the folder that holds it"):
+    with pytest.raises(UnsupportedError, match="The file is empty"):
         open_checkpoint(tmp_path / "model.safetensors")
 
 

@@ -136,3 +136,15 @@ def test_the_list_of_families_is_data_too():
     for arguments in (["--list", "--json"], ["--json", "--list"]):
         done = CliRunner().invoke(main, ["export", *arguments])
         assert {family["model_type"] for family in json.loads(done.output)} >= {"llama", "qwen3"}
+
+
+@pytest.mark.parametrize(
+    "words", [["package", "BUNDLE", "-o", "OUT"], ["export", "BUNDLE", "-o", "OUT", "--format", "genai"]]
+)
+def test_a_file_that_may_not_grow_is_named(tiny_bundle, tmp_path, words):
+    out = tmp_path / "out"
+    line = [{"BUNDLE": str(tiny_bundle), "OUT": str(out)}.get(word, word) for word in words]
+    limited = f"import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000)); {ONNXLM[2]}"
+    done = subprocess.run([sys.executable, "-c", limited, *line], capture_output=True, text=True, check=False)
+    assert (done.returncode, f"Error: {out}: File too large. Files may not grow" in done.stderr) == (1, True)
+    assert not list(tmp_path.iterdir())

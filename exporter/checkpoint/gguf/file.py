@@ -16,6 +16,7 @@ import numpy as np
 
 from runtime.errors import CheckpointError, UnsupportedError
 
+from ..not_a_model import found_instead
 from ..stored import FileRange
 
 # A header of short strings takes six times its size in Python. Real ones stay below 20 MB.
@@ -141,7 +142,7 @@ def _read(header: _Header) -> GgufFile:
 
 def _require_gguf(header: _Header) -> None:
     if header.size < 24 or header.take(4) != b"GGUF":
-        raise CheckpointError(f"{header.path}: not a GGUF file (a Git LFS pointer is a small text file). Download it.")
+        raise CheckpointError(f"{header.path}: not a GGUF file.{found_instead(header.path) or ' Download it again.'}")
     version = header.number("I")
     if version not in VERSIONS:
         kind = "big-endian" if version & 0xFFFF == 0 else f"version {version}"

@@ -12,6 +12,7 @@ from runtime.bundle import json_codec
 from runtime.errors import CheckpointError, UnsupportedError
 
 from ..checkpoint import FloatArray, PackedTensor
+from ..not_a_model import found_instead
 from ..stored import BlockFormat, Bytes, FileRange, read_float32
 
 MAX_HEADER_BYTES = 100_000_000  # the limit of the reference implementation
@@ -103,12 +104,13 @@ def _read_header(path: Path, size: int) -> bytes:
     with path.open("rb") as file:
         prefix = file.read(8)
         if len(prefix) < 8:
-            raise CheckpointError(f"{path}: {size} bytes are too few for a safetensors file. Download it again.")
+            advice = found_instead(path) or " Download it again."
+            raise CheckpointError(f"{path}: {size} bytes are too few for a safetensors file.{advice}")
         length = int.from_bytes(prefix, "little")
         if length > min(MAX_HEADER_BYTES, size - 8):
             raise CheckpointError(
-                f"{path}: states a header of {length} bytes in a file of {size}: truncated, or not safetensors. "
-                "Download the file again (a Git LFS pointer is a small text file)."
+                f"{path}: states a header of {length} bytes in a file of {size}: truncated, or not "
+                f"safetensors.{found_instead(path) or ' Download the file again.'}"
             )
         return file.read(length)
 

@@ -14,6 +14,7 @@ from runtime.errors import CheckpointError
 from ..checkpoint import Checkpoint
 from ..generation import generation_settings, require_ids
 from ..names import text_model_tensors
+from ..not_a_model import found_instead, other_weights
 from ..pickled import convert_pickles, find_pickles, require_indexed
 from ..quantized.matrices import combine_quantized
 from .file import SafetensorsTensor, read_safetensors
@@ -66,7 +67,7 @@ def read_json(path: Path) -> dict[str, Any]:
     except FileNotFoundError as error:
         raise CheckpointError(f"{path}: missing. Download the whole model folder.") from error
     except (OSError, ValueError, RecursionError) as error:
-        raise CheckpointError(f"{path}: cannot be read as JSON: {error}") from error
+        raise CheckpointError(f"{path}: cannot be read as JSON: {error}.{found_instead(path)}") from error
     if not isinstance(value, dict):
         raise CheckpointError(f"{path}: must hold a JSON object.")
     return value
@@ -105,7 +106,9 @@ def _read_shards(folder: Path) -> tuple[dict[str, SafetensorsTensor], list[str]]
     if len(others) == 1 and not others[0].startswith(("adapter", "consolidated")):
         return read_safetensors(folder / others[0]), []
     found = f" It holds {', '.join(others)}." if others else ""
-    raise CheckpointError(f"{folder}: no {SINGLE} and no {INDEX}.{found} Download the whole model folder.")
+    raise CheckpointError(
+        f"{folder}: no {SINGLE} and no {INDEX}.{found}{other_weights(folder)} Download the whole model folder."
+    )
 
 
 def _compare_with_index(index: Path, tensors: Mapping[str, SafetensorsTensor]) -> list[str]:
