@@ -2,6 +2,7 @@
 
 import ipaddress
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 
 from starlette.datastructures import Headers
 from starlette.responses import RedirectResponse
@@ -57,7 +58,7 @@ class RootPath:
 
     def __init__(self, app: ASGIApp, root: str) -> None:
         self._app = app
-        self._root = root.rstrip("/")
+        self._root = "/" + root.strip("/") if root.strip("/") else ""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Cut the path off; send who asks for the path itself to where relative links work."""
@@ -89,7 +90,7 @@ class OriginGuard:
     ) -> None:
         self._app = app
         self._origins = frozenset(origins)
-        self._hosts = tuple(host.lower() for host in hosts)
+        self._hosts = tuple(_plain_name(host) for host in hosts)
         self._proxies = proxies
         self._refuse = refuse
 
@@ -110,14 +111,33 @@ class OriginGuard:
             await self._refuse(_foreign_page(), scope, receive, send)
 
     def _answers_for(self, host: str) -> bool:
-        name = _without_port(host).lower().rstrip(".")
+        name = _plain_name(host)
         return not self._hosts or any(_matches(name, known) for known in self._hosts)
 
 
 def _same_origin(headers: Headers, origin: str, host: str) -> bool:
     """Whether the page is the server's own: as the browser says, which no page can forge; or as the names say."""
     site = headers.get("sec-fetch-site")
-    return site == "same-origin" if site is not None else origin.partition("://")[2].lower() == host.lower()
+    return (
+        site == "same-origin"
+        if site is not None
+        else _address(origin) == _address(f"{origin.partition('://')[0]}://{host}")
+    )
+
+
+def _address(origin: str) -> tuple[str, str, str]:
+    """Scheme, name and port, whether the usual port is written or not."""
+    scheme, _, host = origin.lower().partition("://")
+    bare = _without_port(host)
+    return scheme, _plain_name(host), host[len(bare) + 1 :] or {"http": "80", "https": "443"}.get(scheme, "")
+
+
+def _plain_name(host: str) -> str:
+    """The name as it is compared: lower case, no port, no dot at its end, an address of IPv6 in brackets and short."""
+    name = _without_port(host).lower().rstrip(".")
+    with suppress(ValueError):
+        return f"[{ipaddress.IPv6Address(name.strip('[]'))}]"
+    return name
 
 
 def _matches(name: str, known: str) -> bool:

@@ -18,9 +18,9 @@ KEYS, METRICS = ("first-key-1234",), ("metrics-key-1",)
 def proxied(start, chat_bundle):
     return start(
         chat_bundle,
-        allowed_hosts=("chat.example.com", "*.inner.example", "127.0.0.1"),
+        allowed_hosts=("chat.example.com", "*.Inner.example.", "127.0.0.1:80", "fd00::1"),
         trusted_proxies=("127.0.0.0/8",),
-        root_path="/llm",
+        root_path="/llm/",
     )
 
 
@@ -28,7 +28,17 @@ def status(server, path="/v1/models", **headers):
     return httpx.get(server.url + path, headers={name.replace("_", "-"): v for name, v in headers.items()}).status_code
 
 
-@pytest.mark.parametrize("host", ["chat.example.com", "CHAT.example.com:8443", "a.inner.example", "127.0.0.1:1"])
+@pytest.mark.parametrize(
+    "host",
+    [
+        "chat.example.com",
+        "CHAT.example.com:8443",
+        "a.inner.example",
+        "127.0.0.1:1",
+        "chat.example.com.",
+        "[fd00:0::1]:8",
+    ],
+)
 def test_known_hosts_are_answered(proxied, host):
     assert status(proxied, host=host) == 200
     assert status(proxied, host=host, origin=f"https://{host}") == 200
@@ -38,6 +48,21 @@ def test_known_hosts_are_answered(proxied, host):
 def test_other_hosts_are_refused(proxied, host):
     assert status(proxied, host=host) == 403
     assert status(proxied, "/health", host=host) == 200
+
+
+def test_the_usual_port_may_be_written_or_not(proxied):
+    assert status(proxied, host="chat.example.com:443", origin="https://chat.example.com") == 200
+    assert status(proxied, host="chat.example.com", origin="http://chat.example.com:80") == 200
+    assert status(proxied, host="chat.example.com:8443", origin="https://chat.example.com") == 403
+    assert status(proxied, host="chat.example.com", origin="null") == 403
+
+
+def test_one_of_two_headers_may_hold_a_dummy(start, chat_bundle):
+    server = start(chat_bundle, api_keys=KEYS)
+    assert status(server, x_api_key="dummy", authorization=f"bearer  {KEYS[0]}") == 200
+    assert status(server, x_api_key=KEYS[0], authorization="Bearer dummy") == 200
+    for sent in ({"x_api_key": ""}, {"authorization": "Bearer"}, {"authorization": KEYS[0]}, {"x_api_key": "dummy"}):
+        assert status(server, **sent) == 401
 
 
 def test_a_trusted_proxy_tells_the_host(proxied, server):

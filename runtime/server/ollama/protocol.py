@@ -12,6 +12,9 @@ IGNORED = frozenset({"keep_alive"})
 REFUSED: Mapping[str, str] = MappingProxyType(
     {
         "images": "this server reads text",
+        "width": "this server answers with text",
+        "height": "this server answers with text",
+        "steps": "this server answers with text",
         "suffix": "models here continue a prompt, they do not fill in",
         "template": "set `raw` and write the whole prompt, or serve the bundle with another --chat-template",
         "context": "send the conversation to /api/chat; what it shares with an earlier one is not computed again",
@@ -20,13 +23,22 @@ REFUSED: Mapping[str, str] = MappingProxyType(
     }
 )
 # Options about hardware: what the server was started with holds, and no answer depends on them.
-HARDWARE = frozenset({"num_batch", "num_gpu", "main_gpu", "use_mmap", "use_mlock", "num_thread", "numa", "low_vram"})
+HARDWARE = frozenset(
+    {"num_batch", "num_gpu", "main_gpu", "use_mmap", "use_mlock", "num_thread", "numa", "low_vram"}
+) | {
+    "f16_kv",
+    "logits_all",
+    "mirostat_eta",  # of a sampler that is refused
+    "mirostat_tau",
+}
 # Options of samplers that do not exist here, with the values by which they do nothing.
 NEUTRAL: Mapping[str, tuple[Any, ...]] = MappingProxyType(
     {
         "mirostat": (0,),
         "tfs_z": (1, 1.0),
         "typical_p": (1, 1.0),
+        "vocab_only": (False,),
+        "embedding_only": (False,),
         "penalize_newline": (True,),
         "num_keep": (-1, 0, 4, 5),
         "repeat_last_n": (-1,),

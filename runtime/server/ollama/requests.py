@@ -13,6 +13,8 @@ from .protocol import HARDWARE, NEUTRAL, SAMPLING, AnswerFields, ChatFields, Gen
 Message = dict[str, Any]
 _KEYS = {"role", "content", "thinking", "tool_calls", "tool_name", "tool_call_id"}
 _UNLIMITED = -1
+_INTEGERS = frozenset({"top_k", "seed", "num_predict", "num_ctx"})
+_NUMBERS = _INTEGERS | SAMPLING.keys()
 
 
 def chat_fields(fields: ChatFields | GenerateFields, service: AppState) -> openai.ChatFields:
@@ -46,10 +48,18 @@ def sampling(fields: AnswerFields, service: AppState) -> dict[str, Any]:
         where = f"options.{name:.40}"
         if value is None or name in HARDWARE or (name == "top_k" and value == -1):  # -1: all tokens
             continue
+        if name in _NUMBERS:
+            kinds = (int,) if name in _INTEGERS else (int, float)
+            words = "an integer" if name in _INTEGERS else "a number"
+            _require(
+                isinstance(value, kinds) and not isinstance(value, bool), where, f"must be {words}, got {value!r:.60}"
+            )
         if name in SAMPLING:
             found[SAMPLING[name]] = value
         elif name == "stop":
-            found["stop"] = tuple(value) if isinstance(value, list) else value
+            texts = value if isinstance(value, list) else [value]
+            _require(all(isinstance(text, str) for text in texts), where, f"must be texts, got {value!r:.60}")
+            found["stop"] = tuple(texts)
         elif name == "num_predict":
             found["max_tokens"] = longest if value == _UNLIMITED else value
         elif name == "num_ctx":

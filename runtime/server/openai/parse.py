@@ -19,7 +19,7 @@ Fields = TypeVar("Fields")
 # Sent by OpenAI's clients, about things that do not exist here: bookkeeping, tiers, caching hints.
 IGNORED = frozenset(
     {"user", "store", "metadata", "service_tier", "safety_identifier", "prompt_cache_key", "prompt_cache_retention"}
-    | {"verbosity", "prediction", "request_id", "cache_prompt", "cache_salt", "id_slot"}
+    | {"prompt_cache_options", "verbosity", "prediction", "request_id", "cache_prompt", "cache_salt", "id_slot"}
 )
 REFUSED: Mapping[str, str] = MappingProxyType(
     {
@@ -27,6 +27,7 @@ REFUSED: Mapping[str, str] = MappingProxyType(
         "function_call": "use `tool_choice`",
         "audio": "this server answers with text",
         "web_search_options": "this server does not search",
+        "moderation": "this server does not moderate",
     }
 )
 # Name → the values that change nothing, and what to do instead of the others.

@@ -19,6 +19,7 @@ REFUSED: Mapping[str, str] = MappingProxyType(
         "prompt": "send the text itself as `instructions` and `input`",
         "context_management": "nothing is ever left out of a conversation: send less",
         "background_options": "responses are answered at once",
+        "access_programs": "there is none here",
         "moderation": "this server does not moderate",
         "image": "this server answers with text",
         "max_tokens": "use `max_output_tokens`",
