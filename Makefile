@@ -73,8 +73,6 @@ test-optimized: .venv/dev.stamp
 
 # The programs in examples/ that need more than Python; npm's scripts would only fetch CUDA libraries.
 examples: .venv/dev.stamp
-	@test -d examples/cpp/headers -o -d /usr/include/onnxruntime || bash examples/cpp/headers.sh examples/cpp/headers \
-	  || { rm -rf examples/cpp/headers; echo "no headers of ONNX Runtime here: the example in C++ is skipped"; }
 	for folder in javascript browser; do (cd examples/$$folder && npm install --ignore-scripts --no-audit --no-fund --silent) || exit 1; done
 	$(BIN)/python -m pytest -q tests/test_examples
 

@@ -4,8 +4,8 @@
 //   ./generate BUNDLE 16 1 504 260 2
 //
 // Needs the library of ONNX Runtime 1.31 or later (the one in the wheel of PyPI will do), its headers, of which older ones
-// are good as well, and the single header of nlohmann/json. Debian 13 has both: libonnxruntime-dev, nlohmann-json3-dev;
-// headers.sh fetches them elsewhere. A tokenizer for C++ that reads the bundle's tokenizer.json: mlc-ai/tokenizers-cpp.
+// are good as well, and the single header of nlohmann/json. Debian 13 has both: libonnxruntime-dev, nlohmann-json3-dev.
+// A tokenizer for C++ that reads the bundle's tokenizer.json: mlc-ai/tokenizers-cpp.
 
 #include <onnxruntime_cxx_api.h>
 
