@@ -37,9 +37,7 @@ def compiled(tmp_path_factory) -> Path:
     library = next(Path(importlib.util.find_spec("onnxruntime").origin).parent.glob("capi/libonnxruntime.so.*"), None)
     compiler = shutil.which(os.environ.get("CXX", "c++"))
     if headers is None or library is None or compiler is None:
-        pytest.skip(
-            "no headers of ONNX Runtime (libonnxruntime-dev, in examples/cpp/headers or installed), no library, or no compiler"
-        )
+        pytest.skip("no headers of ONNX Runtime (libonnxruntime-dev), no library, or no C++ compiler")
     for name in ("libonnxruntime.so", "libonnxruntime.so.1"):
         (folder / name).symlink_to(library)
     command = [compiler, "-std=c++17", "-Wall", "-Wextra", "-Werror", str(CPP / "generate.cpp"), "-o", "generate"]
