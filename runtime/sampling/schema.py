@@ -7,6 +7,7 @@ of the keys, are closed together. An object that names no keys stays open: nothi
 """
 
 from collections.abc import Iterator, Mapping
+from types import MappingProxyType
 from typing import Any
 
 from ..errors import RequestError
@@ -15,6 +16,9 @@ _OPENING = frozenset({"additionalProperties", "unevaluatedProperties", "property
 _HEAD = "structured output: json_schema"
 _NAMING = ("properties", "patternProperties")
 _LITERAL = frozenset({"const", "enum", "default", "examples", "x-guidance"})  # hold values, not schemas
+_NEUTRAL: Mapping[str, Any] = MappingProxyType(
+    {"uniqueItems": False, "minProperties": 0, "minContains": 0, "dependentRequired": {}, "dependentSchemas": {}}
+)  # values that ask for nothing, of keywords that may not be enforced otherwise
 _MAPPINGS = frozenset({"properties", "$defs", "definitions", "patternProperties", "dependentSchemas"})
 
 
@@ -51,7 +55,7 @@ def _closed(schema: Any, open_ids: Mapping[int, list[Mapping[str, Any]]]) -> Any
         return [_closed(item, open_ids) for item in schema]
     if not isinstance(schema, Mapping):
         return schema
-    made = {key: _member(key, value, open_ids) for key, value in schema.items()}
+    made = {key: _member(key, value, open_ids) for key, value in schema.items() if not _asks_nothing(key, value)}
     names = [name for name in _NAMING if isinstance(made.get(name), dict)]
     if id(schema) not in open_ids:
         if names and not _OPENING & made.keys():
@@ -63,6 +67,11 @@ def _closed(schema: Any, open_ids: Mapping[int, list[Mapping[str, Any]]]) -> Any
                 made[name] = every | made.get(name, {})
         made["additionalProperties"] = False
     return made
+
+
+def _asks_nothing(key: str, value: Any) -> bool:
+    neutral = _NEUTRAL.get(key)
+    return neutral is not None and type(value) is type(neutral) and bool(value == neutral)
 
 
 def _member(key: str, value: Any, open_ids: Mapping[int, list[Mapping[str, Any]]]) -> Any:

@@ -43,6 +43,8 @@ KEPT = {
     "additionalProperties": OBJECT | {"additionalProperties": A, "required": ["a"]},
     "minProperties": OBJECT | {"minProperties": 1},
     "maxProperties": OBJECT | {"maxProperties": 1},
+    "asks for nothing": {"type": "array", "items": A, "maxItems": 2, "uniqueItems": False, "minContains": 0},
+    "depends on nothing": OBJECT | {"minProperties": 0, "dependentRequired": {}, "dependentSchemas": {}},
     "oneOf": {"oneOf": [N, A]},
     "anyOf": {"anyOf": [N, A]},
     "anyOf beside": OBJECT | {"anyOf": [{"required": ["a"]}, {"required": ["b"]}]},

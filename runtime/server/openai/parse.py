@@ -35,6 +35,7 @@ _NEUTRAL: Mapping[str, tuple[tuple[Any, ...], str]] = MappingProxyType(
     {
         "suffix": (("",), "models here continue a prompt, they do not fill in"),
         "use_beam_search": ((False,), "answers are sampled: use `n`, and choose by `logprobs`"),
+        "speed": (("standard",), "there is one speed"),
         "length_penalty": ((1,), "answers are sampled, without beams"),
         "early_stopping": ((False,), "answers are sampled, without beams"),
         "prompt_logprobs": ((0,), "use /v1/completions with `echo` and `logprobs`"),
