@@ -44,7 +44,7 @@ def cache() -> None:
 @cache.command("list")
 @click.option("--json", "as_json", is_flag=True, help="Print the list as JSON.")
 def list_models(as_json: bool) -> None:
-    """Print each bundle, and each bundle's packed weights, with the size and what it was made from."""
+    """Print each bundle, and each bundle's packed weights, with its size and its source."""
     from runtime.host.cache_folder import cache_folder
 
     from .model_cache import list_cached, list_packed

@@ -62,7 +62,7 @@ def node_types(graph: "ir.Graph") -> Iterator[tuple["ir.Node", str, dict[str, st
     table = operators()
     known = {value: _element(value.dtype) for value in (*graph.inputs, *graph.initializers.values())}
     for node in graph:
-        if node.op_type == "Constant":  # ONNX Runtime makes an initializer of it
+        if node.op_type == "Constant":  # ONNX Runtime turns it into an initializer
             known[node.outputs[0]] = _constant_element(node)
             continue
         name = f"{node.domain or 'ai.onnx'}::{node.op_type}"

@@ -1,7 +1,7 @@
 """Bundles made on the way to an answer: a checkpoint is exported and packed once, and found again after that.
 
 CACHE/               $ONNXLM_CACHE, else $XDG_CACHE_HOME/onnxlm, else ~/.cache/onnxlm
-  NAME-KEY/          an ordinary bundle; KEY is a hash of what it was made from and how
+  NAME-KEY/          an ordinary bundle; KEY is a hash of its source and its options
 """
 
 import contextlib
@@ -29,7 +29,7 @@ _OPTIONS = ExportOptions(quantize="int4", verify="self-consistency")
 
 @dataclass(frozen=True)
 class CachedModel:
-    """A bundle of the cache: its folder's name, the folder, its size in bytes, and what it was made from."""
+    """A bundle of the cache: its folder's name, the folder, its size in bytes, and its source."""
 
     name: str
     folder: Path

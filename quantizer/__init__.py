@@ -41,7 +41,7 @@ _MODULES = {
 
 
 def __getattr__(name: str) -> object:
-    """Names of the package, imported when they are first used: the exporter needs only the packing of it."""
+    """Import names on first use: the exporter needs only packing."""
     if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     value: object = getattr(_import_module(_MODULES[name], __name__), name)

@@ -31,7 +31,7 @@ def quantize(
     progress: "Progress | None" = None,
     **choices: Unpack[Choices],
 ) -> "Result":
-    """Write a quantized copy of the bundle `source` to the folder `target`: all of it, or nothing.
+    """Write a quantized copy of the bundle `source` to the folder `target`, completely or not at all.
 
     >>> import quantizer
     >>> quantizer.quantize("smol", "smol-5", preset="balanced", calibration="chats.jsonl")  # doctest: +SKIP
@@ -45,7 +45,7 @@ def quantize(
         overwrite: replace a bundle that is already there.
         memory: bytes that may be used; by default what is free. With less, work is done in smaller steps.
         on_forecast: is told what the run will take, phase by phase, before it begins.
-        progress: is told what is being done, how much of it is done, and how much there is.
+        progress: called with the phase, the work done and the total work.
         choices: preset, method, bits, group_size, symmetric, embedding_bits, residual_channels, budget, costs, time,
             kv, calibration, calibration_tokens, seed, exclude: as the options of `onnxlm quantize`, `costs` being
             `--for`; nothing at all means "balanced".
@@ -118,7 +118,7 @@ def quantize_cache(
         target: the new bundle's folder.
         bits: of a key or value.
         calibration: text that the scales are measured on, or "self" for text that the model writes itself.
-        calibration_tokens: most tokens to use of it.
+        calibration_tokens: maximum number of tokens to use.
         seed: of the model's own text.
         overwrite: replace a bundle that is already there.
         progress: is told what is being done.

@@ -67,7 +67,7 @@ def quantize(
     memory: int | None = None,
     on_forecast: Callable[[Forecast], None] | None = None,
 ) -> Result:
-    """Write a quantized copy of the bundle `source` to the folder `target`: all of it, or nothing.
+    """Write a quantized copy of the bundle `source` to the folder `target`, completely or not at all.
 
     Args:
         source: a bundle with float weights.
@@ -78,7 +78,7 @@ def quantize(
         work: folder for calibration, which goes on there after a kill and is kept; by default one beside `target`,
             removed in the end.
         overwrite: replace a bundle that is already there.
-        progress: is told what is being done, how much of it is done, and how much there is.
+        progress: called with the phase, the work done and the total work.
         memory: bytes that may be used; by default what is free.
         on_forecast: is told what the run will take, before it begins.
 
@@ -257,7 +257,7 @@ def sites_of(
 
 
 def _finish(source: Bundle, new: Bundle, recipe: Recipe, text: Text, gate: Gate | None, progress: Progress) -> Manifest:
-    """What follows the weights where there is text: the cache in codes if wanted, and how good all of it is."""
+    """The steps after the weights: quantize the cache if wanted, then measure the quality."""
     kv = recipe.kv
     scaled_on = cache_text(new, recipe.kv_text, progress) if recipe.kv_text else text
     manifest = store_cache(new, bits_of(kv), scaled_on, progress) if kv else new.manifest

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-Progress = Callable[[str, int, int], None]  # what is being done, how much of it is done, how much there is
+Progress = Callable[[str, int, int], None]  # phase, work done, total work
 
 
 def silent(doing: str, done: int, total: int) -> None:

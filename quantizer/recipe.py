@@ -73,7 +73,7 @@ class Recipe:
         residual_share: what second codes may add to weights.bin, of its bytes without them: how many each 4-bit
             matrix gets is then chosen by sensitivity. None gives each as many as `linear` and `embedding` say.
         calibration: "self" for text that the model writes itself, or the name of the text that was given.
-        calibration_tokens: most tokens to use of it.
+        calibration_tokens: maximum number of tokens to use.
         seed: of the model's own text.
         kv: how keys and values are stored, by scales from the same text; None leaves them as they are.
         kv_text: the text of those scales, where `quantize-kv` stored them after the weights.

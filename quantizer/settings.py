@@ -24,5 +24,5 @@ class Settings:
     most_kept: int = KEPT
 
     def keep(self, hessian_bytes: int) -> bool:
-        """Whether Hessians of so many bytes are kept."""
+        """Whether Hessians of this size in bytes stay on disk."""
         return hessian_bytes <= self.most_kept

@@ -56,7 +56,7 @@ class Reranker:
             query: what is looked for.
             documents: what was found.
             instruction: the task in words, where the model's pairs have a place for it; None is its own.
-            top_n: only so many.
+            top_n: return only this number of documents.
             truncate: leave out the end of a document that is too long, instead of refusing it.
 
         Raises:

@@ -1,4 +1,4 @@
-"""generation_config.json, checked before any weight is read: a run must not fail for what nobody asked of it."""
+"""generation_config.json, checked before any weight is read: no run may fail because of a value that nobody asked for."""
 
 import math
 from collections.abc import Callable, Mapping

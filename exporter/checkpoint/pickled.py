@@ -70,7 +70,7 @@ def convert_pickles(files: Sequence[Path]) -> ScratchFolder:
     """Convert to one safetensors file each, in a temporary folder that lives as long as the returned object.
 
     Raises:
-        CheckpointError: not a file of plain tensors; nothing of it was executed.
+        CheckpointError: not a file of plain tensors; nothing was executed.
         MissingDependencyError: torch is not installed.
     """
     if find_spec("torch") is None:

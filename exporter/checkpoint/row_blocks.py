@@ -9,7 +9,7 @@ BLOCK_VALUES = 1 << 21
 
 
 class Rows(Protocol):
-    """Rows of a tensor that follow each other, still on disk; or all of it."""
+    """Consecutive rows of a tensor, or the whole tensor, still on disk."""
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -20,7 +20,7 @@ class Rows(Protocol):
 
 
 def row_blocks(source: TensorSource, values: int | None = None) -> Iterator[Rows]:
-    """A matrix `[rows, columns]` as blocks of at most so many values, in order."""
+    """A matrix `[rows, columns]` as blocks of at most `values` values, in order."""
     if len(source.shape) != 2 or not isinstance(source, Sliced):
         yield source
         return

@@ -1,1 +1,1 @@
-"""Embedding models and rerankers: what a checkpoint says of pooling, prompts and scores, and the export of it."""
+"""Embedding models and rerankers: pooling, prompts and scores as the checkpoint states them, and their export."""

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 # Measured by tests/bench/export_peak.py, in bytes.
 _GRAPHS = 2 << 20
 _STARTED = 10 << 20  # what threads and readers take that were not there before
-_GRAPHS_EACH = 100 << 10  # for each weight, in memory, with what of it is in both graphs
+_GRAPHS_EACH = 100 << 10  # bytes of memory for each weight, both graphs' share included
 _PACKING = 40 << 20  # of each thread: floats of a few blocks, and what is tried on them
 _BLOCKS = 4 << 20  # of each thread where a matrix is never in memory whole
 _SESSION = 12 << 20

@@ -45,7 +45,7 @@ class Storage:
         kinds: what a matrix of these stored types is kept as, or why it is not, by the one that was tried.
         units: by module of experts, its stacks, all of which are stored alike.
         requantize: whether the user wants no codes kept.
-        warnings: what a user should know of it.
+        warnings: for the user.
     """
 
     sites: "dict[str, QuantizableWeight]"
@@ -98,7 +98,7 @@ class Storage:
         return common_scheme([stack_scheme(weight, self.sites[weight.name]) for weight in together])
 
     def quantization(self) -> Quantization | None:
-        """What the manifest says of it."""
+        """The manifest's entry."""
         if not self.tensors:
             return None
         recipe: dict[str, Any] = {}

@@ -130,7 +130,7 @@ def _on_strips(work: Callable[[slice], None], start: int, stop: int) -> None:
 
 
 def _invert_upper(matrix: Doubles) -> Doubles:
-    """Inverse of an upper triangular matrix, by halves: nearly all of it is matrix products."""
+    """Inverse of an upper triangular matrix, by halves, so that nearly all work is matrix products."""
     size = len(matrix)
     if size <= 64:
         return np.triu(np.linalg.inv(matrix))

@@ -1,4 +1,4 @@
-"""A Hessian, and what algorithms ask of it: computed once for all matrices and slices that read the same inputs."""
+"""A Hessian with its factor and statistics, computed once for all matrices and slices that read the same inputs."""
 
 import threading
 from collections.abc import Callable

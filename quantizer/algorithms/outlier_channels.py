@@ -14,7 +14,7 @@ from .factor import damp
 NONE: Index = np.zeros(0, np.int64)
 _BLOCK = 32  # inputs that share a step
 _PEAK = 4.0  # largest square in a block, over the largest mean square
-_PEAK_OF_TWICE = 0.86  # more of it in a block twice as wide: of normal values the largest square grows by a fifth
+_PEAK_OF_TWICE = 0.86  # in a block twice as wide, the largest square of normal values grows by a fifth
 _TOO_MUCH = 1e-3  # of the outputs' power. Matrices of SmolLM2-135M lose 2e-5 to 2e-4; 4-bit codes lose about this much
 _MOST = 1 / 32  # of the inputs
 _ROWS = 256  # that the check looks at

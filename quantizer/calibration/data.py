@@ -164,7 +164,7 @@ def split(name: str, chunks: IntArray, file_sha256: str | None = None) -> Text:
 
 
 def text_to_measure(source: Path, bundle: Bundle, tokens: int, length: int = CHUNK) -> Text:
-    """A file's text, all of it held out: for evaluation alone. Arguments and errors as of `read_chunks`."""
+    """A file's text, held out completely, for evaluation only. Arguments and errors: see `read_chunks`."""
     chunks = read_chunks(source, bundle, tokens, length)
     return Text(source.name, chunks[:0], chunks, source.name)
 
@@ -172,7 +172,7 @@ def text_to_measure(source: Path, bundle: Bundle, tokens: int, length: int = CHU
 def read_chunks(
     source: Path, bundle: Bundle, tokens: int, length: int = CHUNK, *, first: int | None = None
 ) -> IntArray:
-    """Token ids `[chunks, length]` of a file, at most `tokens` of them, taken evenly from all of it.
+    """Token ids `[chunks, length]` of a file, at most `tokens` of them, spread evenly over the text.
 
     Args:
         source: `.txt` (any text), `.jsonl` (a "text" or "messages" in each line) or `.npy` (token ids).

@@ -147,7 +147,7 @@ def _batches(chunks: IntArray, graph: ir.Graph) -> IntArray:
 
 @dataclass(frozen=True)
 class _Run:
-    """The model and its text, and what is known of it so far."""
+    """The model, its calibration text, and the results so far."""
 
     bundle: Bundle
     graph: ir.Graph

@@ -120,7 +120,7 @@ Examples:
 )
 @click.option("--kv", type=click.Choice(["int8", "int4"]), help="Store keys and values in 8 or 4 bits, too.")
 @click.option("--calibration", metavar="self|FILE", help="Text: .txt, .jsonl, or .npy of token ids.  [default: self]")
-@click.option("--calibration-tokens", type=click.IntRange(min=1), help="Most tokens to use of it.")
+@click.option("--calibration-tokens", type=click.IntRange(min=1), help="Maximum number of tokens to use.")
 @click.option("--seed", type=int, help="Of the text that the model writes itself.")
 @click.option("--exclude", multiple=True, metavar="PATTERN", help="Leave matching matrices as they are; repeatable.")
 @click.option("--recipe", "recipe_file", type=_PATH, help="A recipe: TOML, or a bundle quantized by it.")

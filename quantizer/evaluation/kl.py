@@ -35,7 +35,7 @@ class Scores:
     Attributes:
         kl: mean Kullback-Leibler divergence of the model's next-token distribution from the reference's.
         kl_late: the same over the second half of each chunk, where the context is longer.
-        kl_p99: 99th percentile of it.
+        kl_p99: the 99th percentile of the KL divergence.
         top1: share of positions where both prefer the same token.
         perplexity, reference_perplexity: of the text, under the model and under the reference.
         tokens: positions that were compared.

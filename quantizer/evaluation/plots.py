@@ -70,7 +70,7 @@ def bar_plot(labels: Labels, names: Sequence[str], stacks: Mapping[str, Sequence
 
 
 def point_plot(labels: Labels, points: Sequence[Point]) -> str:
-    """Points with their names; y is logarithmic where all of it is positive."""
+    """Named points; the y axis is logarithmic if all values are positive."""
     tips = Tips()
     whose = list(dict.fromkeys(point.who for point in points))
     with page_style():

@@ -1,4 +1,4 @@
-"""The forecast of a run: its phases, what may be done in smaller steps, and whether there is room for all of it."""
+"""The forecast of a run: phases, settings that had to be reduced, and a check of memory and disk."""
 
 import shutil
 from collections.abc import Callable, Iterable

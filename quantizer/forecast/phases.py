@@ -154,7 +154,7 @@ def _again(sizes: Sizes, speed: Speed, settings: Settings, tokens: int) -> float
 
 
 def _trying(matrix: Matrix, speed: Speed) -> float:
-    """GPTQ without polish, what each input loses under several schemes, and what others tell of it."""
+    """GPTQ without polish, the error of each input under several schemes, and conditional variances."""
     inverse = 2 / 3 * matrix.site.inputs**3 * matrix.site.count * _DOUBLE / speed.product * _FACTOR
     lost = _SCHEMES * 1.5 * matrix.weights * speed.rtn / speed.cores
     return _gptq(matrix, speed, 0) + inverse + lost

@@ -2,7 +2,7 @@
 
 import onnx_ir as ir
 
-_STEP = 1e-6  # of a position: less than from any node to the next, however many are put in front of it
+_STEP = 1e-6  # of a position: smaller than the distance between two nodes, however many are inserted
 
 
 def move_to_use(graph: ir.Graph) -> None:

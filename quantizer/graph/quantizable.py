@@ -28,7 +28,7 @@ class QuantizableWeight:
         operator: module of the experts, all of whose stacks are stored alike.
         divisor: that the group size must divide; 0 where any will do.
         joined: how the matrices of a stack are stored: apart, or as one matrix of all their rows or all their inputs.
-        multiplied: False for an embedding that is only gathered: a decode step reads one row of it.
+        multiplied: False for an embedding that is only gathered: a decode step reads one row.
         active: matrices of the stack that one token reads.
     """
 

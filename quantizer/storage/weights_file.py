@@ -137,7 +137,7 @@ def _alignment(length: int) -> int:
 
 
 def read_part(tensor: ir.TensorProtocol, index: int) -> npt.NDArray[Any]:
-    """One matrix of a stack, read as `read_tensor` reads all of it."""
+    """One matrix of a stack, read as `read_tensor` reads the whole stack."""
     if not isinstance(tensor, ir.ExternalTensor):
         part: npt.NDArray[Any] = tensor.numpy()[index]
         return part

@@ -93,7 +93,7 @@ def _scaled(array: Floats, scale: Scale, axis: int) -> Floats:
 
 
 def _changed(weight: Floats, outputs: Axis, inputs: Axis) -> Floats:
-    """A matrix `[N, K]` with both axes changed, some rows at a time: only one copy of it is made."""
+    """A matrix `[N, K]` with both axes changed, some rows at a time, so that only one copy exists."""
     if not outputs.changes and not inputs.changes:
         return weight
     result = np.empty(weight.shape, np.float32)

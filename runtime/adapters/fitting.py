@@ -82,7 +82,7 @@ def adapter_ports(bundle: Bundle) -> dict[str, tuple[int, int]]:
 
 
 def require_no_adapter_inputs(bundle: Bundle, what: str) -> None:
-    """Raise BundleError for a bundle whose graphs take adapters; `what` is what the caller wants of it."""
+    """Raise BundleError for a bundle whose graphs take adapters; `what` names the caller's purpose."""
     if adapter_ports(bundle):
         raise BundleError(
             f"{bundle.folder} takes LoRA adapters as inputs, so {what} is not possible with it. Start from the bundle "

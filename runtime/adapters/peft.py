@@ -17,7 +17,7 @@ Matrix = npt.NDArray[np.float32]
 _MERGE = "Merge it into a bundle of its own: onnxlm export CHECKPOINT --lora DIR."
 _TENSOR = re.compile(r"base_model\.model\.model\.layers\.(\d+)\.(\w+)\.(\w+_proj)\.lora_([AB])(?:\.\w+)?\.weight")
 _READ = frozenset({"r", "lora_alpha", "use_rslora", "peft_type", "init_lora_weights", "rank_pattern", "alpha_pattern"})
-# Where it was trained, on what and how: what came of it is in the tensors.
+# How the adapter was trained; the tensors hold the result.
 _TRAINING = frozenset(
     """
     auto_mapping base_model_name_or_path corda_config eva_config exclude_modules inference_mode layers_pattern

@@ -99,7 +99,7 @@ def make_archive(bundle: Path, output: Path, wheels: Path | None, extra: str, be
         The names of its files.
 
     Raises:
-        BundleError: the folder is not a bundle, or a file of it was altered.
+        BundleError: the folder is not a bundle, or one of its files was altered.
         OptionError: there is no wheel of onnxlm.
     """
     opened = open_bundle(bundle, verify=True)

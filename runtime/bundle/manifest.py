@@ -104,7 +104,7 @@ class Architecture:
 
 @dataclass(frozen=True)
 class Graph:
-    """One ONNX file and everything that goes in and out of it."""
+    """One ONNX file with its inputs and outputs."""
 
     file: str
     inputs: tuple[TensorSpec, ...]

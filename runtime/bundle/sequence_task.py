@@ -100,7 +100,7 @@ def check_pair_template(template: str) -> None:
 
 
 def require_generation(bundle: "Bundle", what: str) -> None:
-    """Raise BundleError for a bundle that gives no text; `what` is what the caller wants of it."""
+    """Raise BundleError for a bundle that gives no text; `what` names the caller's purpose."""
     task = bundle.manifest.task
     if task is not None:
         gives, use = (

@@ -41,7 +41,7 @@ class BlockTables:
         return len(self._free)
 
     def blocks_of(self, tokens: int) -> int:
-        """Blocks that hold so many tokens."""
+        """The number of blocks that hold `tokens` tokens."""
         return -(-tokens // self.block_tokens)
 
     def held(self, slot: int) -> list[int]:

@@ -23,7 +23,7 @@ _UNKNOWN = -1  # what a place holds is of no use
 
 
 def state_slots_of(slots: int) -> int:
-    """Places for so many slots: three of each, and one for a step between the two halves of a chunk."""
+    """Places for `slots` slots: three for each, and one for a step between the two halves of a chunk."""
     return STATE_COPIES * slots + 1
 
 

@@ -189,7 +189,7 @@ class _Process:
 
     @contextmanager
     def _clock(self, seconds: float) -> Iterator[None]:
-        """Kill the process after so many seconds where nothing else keeps its time: a thread costs 0.1 ms."""
+        """Kill the process after `seconds` if nothing else limits its time: a thread costs 0.1 ms."""
         if _POLLS:
             yield
             return

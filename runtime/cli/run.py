@@ -31,7 +31,7 @@ _INTERRUPTED = 130  # what shells report for a program that Ctrl-C ended
     "--speculation",
     default=0,
     type=click.IntRange(0),
-    help="Draft so many tokens from the text: for copying and editing.",
+    help="Number of tokens to draft from the text: for copying and editing.",
 )
 @click.option("--draft", metavar="MODEL", help="A smaller model with the same tokenizer, to draft tokens.")
 @click.option(

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 BATCH_TOKENS = 2048  # beyond, products gain nothing
 _USED = 0.85  # of a batch's positions, at least, are of texts
-_SLACK = 4  # or a text is at most so many tokens shorter than the longest
+_SLACK = 4  # or tokens by which a text may be shorter than the longest
 
 
 def batch_with(first: int, lengths: Sequence[int], most: int = BATCH_TOKENS) -> list[int]:

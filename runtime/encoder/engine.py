@@ -166,7 +166,7 @@ class EncoderEngine:
                 self._end(job, ours)
 
     def _end(self, job: _Job, error: OnnxlmError | None) -> None:
-        """Take a job out, and give its caller what became of it. Inside the lock."""
+        """Remove a job and give its result to the caller. Inside the lock."""
         if job not in self._jobs:
             return
         self._jobs.remove(job)

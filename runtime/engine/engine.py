@@ -207,7 +207,7 @@ class Engine:
         except DeviceLostError as lost:
             _log.error("the engine stopped: %s", lost)
             error = lost
-        except Exception as fault:  # noqa: BLE001  # a fault of ours: nobody may wait for ever because of it
+        except Exception as fault:  # noqa: BLE001  # our own fault: no request may wait for ever
             _log.exception("the engine stopped")
             error = EngineClosedError(f"The engine stopped: {fault!r}. Load the model again.")
         finally:

@@ -1,4 +1,4 @@
-"""A loaded graph, and steps of it: most inputs are bound once, and only small ones change between two runs."""
+"""A loaded graph and its steps: most inputs are bound once, only small ones change between two runs."""
 
 import threading
 from collections.abc import Sequence

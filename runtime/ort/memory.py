@@ -29,7 +29,7 @@ class StepMemory:
         states: states of layers that keep some.
         transfers: inputs and logits.
         capacity: most tokens of one slot.
-        device: the GPU that all of it is on, or None.
+        device: the GPU that holds the memory, or None.
     """
 
     slots: CacheSlots
@@ -110,7 +110,7 @@ def state_tensors(manifest: Manifest) -> list[StateTensor]:
 
 
 def gpu_budget(free: int, kv_memory: int | None) -> int:
-    """Bytes for keys and values on a GPU with so many free behind the weights."""
+    """Bytes for keys and values on a GPU that has `free` bytes left after loading the weights."""
     return min(kv_memory or free, int(free * _GPU_SHARE))
 
 

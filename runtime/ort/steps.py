@@ -32,7 +32,7 @@ class BoundSteps:
         """The step for a role and a span of slots, which then have room for `length` tokens each.
 
         Raises:
-            ExecutionError: a slot cannot hold so many.
+            ExecutionError: a slot cannot hold that many tokens.
         """
         self.reserve(length)
         key = (role, span)

@@ -197,7 +197,7 @@ class AppState:
         except asyncio.CancelledError:
             if not future.cancel():
                 await asyncio.wait({waiting})
-                waiting.exception()  # nobody is left to hear of it
+                waiting.exception()  # no caller is left
             raise
 
     def require_open(self) -> None:

@@ -14,7 +14,7 @@ from .file import GgufFile
 
 Settings = dict[str, Any]
 
-# Their class default is to rotate a part of each head, so that rotating all of it must be stated too.
+# Their class default rotates a part of each head, so the config must also state that whole heads rotate.
 PARTIAL = ("phi2", "gptneox", "stablelm", "nemotron", "chatglm", "glm4", "glm4moe")
 
 

@@ -193,7 +193,7 @@ def _require_complete(settings: AdapterSettings, modules: Mapping[str, ModuleTen
     missing = [name for name in settings.names("modules_to_save") if not any(_ends(it, [name]) for it in saved)]
     if missing:
         raise CheckpointError(
-            f"{settings.where}: modules_to_save names {missing[0]!r}, and the file has no tensor of it."
+            f"{settings.where}: modules_to_save names {missing[0]!r}, but the file has no such tensor."
         )
     rows = sum(it.token_rows is not None for it in modules.values())
     if rows != len(settings.token_rows()):

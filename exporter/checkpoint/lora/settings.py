@@ -15,7 +15,7 @@ USED = frozenset(
     peft_type r rank_pattern trainable_token_indices use_dora use_rslora
     """.split()  # noqa: SIM905
 )
-# Which modules were trained, and how: what came of it is in the tensors.
+# How the adapter was trained; the tensors hold the result.
 TRAINING = frozenset(
     """
     auto_mapping base_model_name_or_path corda_config eva_config exclude_modules inference_mode layers_pattern

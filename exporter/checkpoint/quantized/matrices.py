@@ -33,7 +33,7 @@ def combine_quantized(stored: Stored, settings: Settings, where: str) -> dict[st
 
     Raises:
         CheckpointError: tensors and settings contradict each other.
-        UnsupportedError: a method, or a setting of it, that is not supported.
+        UnsupportedError: the method or one of its settings is not supported.
     """
     method = settings.get("quant_method")
     if method not in METHODS:

@@ -1,4 +1,4 @@
-"""A text that arrives in pieces, read by parsers that are generators: they yield where they need more of it."""
+"""A text that arrives in pieces, read by parsers that are generators: they yield when they need more text."""
 
 import re
 from collections.abc import Generator, Sequence
@@ -31,7 +31,7 @@ class Cursor:
         self.pending += text
 
     def consume(self, size: int) -> str:
-        """Move past so many characters and return them."""
+        """Return the next `size` characters and move past them."""
         text, self.pending = self.pending[:size], self.pending[size:]
         if text:
             self._consumed.append(text)

@@ -245,7 +245,7 @@ class AnswerReader:
         return _SHAPES[frame.shape]
 
     def _closed(self, parts: tuple[str, ...]) -> Steps[None]:
-        """Move past what closes a call; models leave parts of it out."""
+        """Move past the end of a call; models may omit parts."""
         for part in parts:
             yield from self._cursor.take(part, *MARK.findall(part))
 

@@ -70,7 +70,7 @@ def _head_pattern(frame: CallFrame) -> re.Pattern[str]:
 
 @lru_cache
 def _argument_pattern(frame: CallFrame) -> re.Pattern[str]:
-    """One argument. A line break that the template writes beside a value is no part of it."""
+    """One argument. A line break that the template writes beside a value is not part of the value."""
     key, value, after = frame.before_key.strip(), frame.before_value, frame.after_value
     first = "\n?" if value.endswith("\n") else ""
     last = "\n?" if after.startswith("\n") else ""

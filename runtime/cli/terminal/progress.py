@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 import click
 
-Progress = Callable[[str, int, int], None]  # the phase, how much of it is done, how much there is
+Progress = Callable[[str, int, int], None]  # phase, work done, total work
 # The phase, done, total, seconds of the phase so far → seconds until all phases are over, None where nobody knows.
 Left = Callable[[str, int, int, float], float | None]
 _EVERY = 30.0  # seconds between two lines of one phase

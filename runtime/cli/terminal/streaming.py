@@ -14,7 +14,7 @@ _Writer = Callable[[str], object]
 
 
 class Pace:
-    """Times of one streamed answer; `text` is all of it so far."""
+    """Times of one streamed answer; `text` is the text so far."""
 
     def __init__(self) -> None:
         self.text = ""

@@ -20,7 +20,7 @@ REFUSED: Mapping[str, str] = MappingProxyType(
 
 @dataclass(frozen=True, kw_only=True)
 class CountFields:
-    """POST /v1/messages/count_tokens, and what a message needs of it."""
+    """POST /v1/messages/count_tokens; the fields that a message has as well."""
 
     model: str | None = field(default=None, metadata=about("Which model; may be left out where there is only one."))
     messages: tuple[dict[str, Any], ...] = field(metadata=about("The conversation: user and assistant in turns."))

@@ -21,7 +21,7 @@ class EmbeddingFields:
     encoding_format: Literal["float", "base64"] | None = field(
         default=None, metadata=about("Numbers, or the little-endian bytes of float32 in base64. Default: float.")
     )
-    dimensions: int | None = field(default=None, metadata=about("Keep so many numbers of each vector.", 1, MAX_ID))
+    dimensions: int | None = field(default=None, metadata=about("Dimensions to keep of each vector.", 1, MAX_ID))
     prompt_name: str | None = field(
         default=None, metadata=about("Which of the model's prompts stands in front of each text. Not OpenAI's.")
     )
@@ -39,7 +39,7 @@ class RerankFields:
     documents: tuple[str | dict[str, Any], ...] = field(
         metadata=about('What was found: texts, or objects with "text"; at most 2048.')
     )
-    top_n: int | None = field(default=None, metadata=about("Answer with so many. Default: all.", 1, MAX_ID))
+    top_n: int | None = field(default=None, metadata=about("Number of documents to return. Default: all.", 1, MAX_ID))
     return_documents: bool | None = field(default=None, metadata=about("Send the texts back. Default: true."))
     instruction: str | None = field(default=None, metadata=about("The task in words, where the model takes one."))
     truncate: bool | None = field(default=None, metadata=TRUNCATE)
@@ -80,7 +80,7 @@ class OllamaEmbedFields:
     )
     input: str | tuple[str, ...] = field(metadata=about("A text, or several."))
     truncate: bool | None = field(default=None, metadata=about("Leave out the end of long texts. Default: true."))
-    dimensions: int | None = field(default=None, metadata=about("Keep so many numbers of each vector.", 1, MAX_ID))
+    dimensions: int | None = field(default=None, metadata=about("Dimensions to keep of each vector.", 1, MAX_ID))
     options: dict[str, Any] | None = field(default=None, metadata=about("Of hardware; changes no answer."))
 
 

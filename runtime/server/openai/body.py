@@ -87,7 +87,7 @@ async def _read(receive: Receive, limit: int, arrived: Callable[[int], None]) ->
 
 
 def _decompressed(body: bytes, coding: str, limit: int, arrived: Callable[[int], None]) -> bytes:
-    """The body without its compression; never more than `limit` bytes of it are unpacked."""
+    """The decompressed body; at most `limit` bytes are unpacked."""
     if coding in ("", "identity"):
         return body
     if coding not in _WINDOW_BITS:

@@ -72,7 +72,7 @@ class TokenTexts:
         }
 
     def _offsets(self, ids: Sequence[int], start: int) -> list[int]:
-        """Where each token begins in the text, in characters; special tokens are no part of it."""
+        """Where each token begins in the text, in characters; special tokens are not part of the text."""
         decoder = codecs.getincrementaldecoder("utf-8")("replace")
         offsets, place = [], start
         for token_id in ids:

@@ -34,7 +34,7 @@ def _gemma3n(keys: Keys) -> Settings:
 
 
 def _share(deviations: float) -> float:
-    """The share of a normal distribution below so many deviations; none below none means that nothing is cut."""
+    """The share of a normal distribution below `deviations`; zero cuts nothing."""
     return round((1 + erf(deviations / sqrt(2))) / 2, 6) if deviations else 0.0
 
 

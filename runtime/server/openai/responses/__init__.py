@@ -1,1 +1,1 @@
-"""POST /v1/responses and what is stored of it."""
+"""POST /v1/responses and its stored responses."""

@@ -27,7 +27,7 @@ class ResponseRoutes:
         return self._answer(request, set(), self._delete)
 
     async def input_items(self, request: Request) -> Response:
-        """GET /v1/responses/{id}/input_items: what it was asked, the last item first."""
+        """GET /v1/responses/{id}/input_items: the request's items, the last one first."""
         return self._answer(request, {"include", "order", "limit", "after"}, self._items)
 
     def _answer(

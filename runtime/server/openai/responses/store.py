@@ -14,7 +14,7 @@ class StoredResponse:
 
     Attributes:
         body: as it was answered.
-        input_items: what it was asked.
+        input_items: the items of the request.
         messages: the conversation up to its end, without instructions, for the response that continues it.
         bytes: what all that takes as JSON, about.
     """
