@@ -1,4 +1,4 @@
-"""generation_config.json, checked before any weight is read: no run may fail because of a value that nobody asked for."""
+"""generation_config.json, checked before any weight is read: a value that nobody asked for must not fail a run."""
 
 import math
 from collections.abc import Callable, Mapping
