@@ -107,7 +107,7 @@ def _working_bytes(weight: "Weight", storage: "Storage") -> int:
     values = count * site.rows * site.inputs
     packed = values // 2 if scheme.bits < 8 else 0
     scales = 2 * _SCALE * count * site.rows * scheme.groups(site.inputs)
-    if storage.is_kept(weight):
+    if storage.is_repacked(weight):
         copies = 2 if len(weight.sources) > 1 or site.role == "experts" else 1
         return copies * values + packed + scales
     if site.role != "experts" and streams(weight, site):

@@ -47,7 +47,7 @@ def plan_storage(
     layers = [
         weight for weight in weights if weight.name in storage.sites and storage.sites[weight.name].role != "embedding"
     ]
-    exact = sum(weight.nbytes for weight in layers if not isinstance(storage.kept_as(weight), str))
+    exact = sum(weight.nbytes for weight in layers if not isinstance(storage.repacked_scheme(weight), str))
     storage.keep = exact > 0 and 2 * exact >= sum(weight.nbytes for weight in layers)
     return storage
 

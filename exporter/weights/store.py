@@ -65,24 +65,24 @@ class Storage:
         site, config = self.sites.get(weight.name), self.config(weight)
         if site is None or config is None:
             return weight.nbytes
-        scale_bytes = 4 if self.is_kept(weight) else 2
+        scale_bytes = 4 if self.is_repacked(weight) else 2
         return min(weight.nbytes, site.count * packed_bytes(site.rows, site.inputs, config, scale_bytes))
 
     def config(self, weight: "Weight") -> QuantConfig | None:
         """How a weight will be stored; None in floating point."""
         site = self.sites.get(weight.name)
-        kept = self.kept_as(weight) if self.keep and site else ""
+        kept = self.repacked_scheme(weight) if self.keep and site else ""
         if not isinstance(kept, str):
             return QuantConfig(kept)
         from quantizer.allocation.candidates import config_for
 
         return config_for(site, self.recipe) if site and self.recipe else None
 
-    def is_kept(self, weight: "Weight") -> bool:
+    def is_repacked(self, weight: "Weight") -> bool:
         """Whether a weight takes the checkpoint's own codes."""
-        return self.keep and weight.name in self.sites and not isinstance(self.kept_as(weight), str)
+        return self.keep and weight.name in self.sites and not isinstance(self.repacked_scheme(weight), str)
 
-    def kept_as(self, weight: "Weight") -> Scheme | str:
+    def repacked_scheme(self, weight: "Weight") -> Scheme | str:
         """How the codes of a matrix would be kept, by the first one of its kind, or why they cannot be."""
         site = self.sites[weight.name]
         together = self.units.get(site.operator) or [weight]
@@ -114,10 +114,10 @@ class Storage:
     def write(self, writer: "WeightsWriter", weight: "Weight") -> None:
         """Store one weight."""
         site = self.sites.get(weight.name)
-        if site is None or not (self._write_kept(writer, weight, site) or self._write_packed(writer, weight, site)):
+        if site is None or not (self._write_repacked(writer, weight, site) or self._write_packed(writer, weight, site)):
             writer.add_pieces(weight.name, weight_pieces(weight), weight.dtype, weight.shape)
 
-    def _write_kept(self, writer: "WeightsWriter", weight: "Weight", site: "QuantizableWeight") -> bool:
+    def _write_repacked(self, writer: "WeightsWriter", weight: "Weight", site: "QuantizableWeight") -> bool:
         if all(map(_is_plain, _kinds(weight))):
             return False
         stored_as = " + ".join(dict.fromkeys(_kinds(weight)))
@@ -129,12 +129,12 @@ class Storage:
     def _keep(self, writer: "WeightsWriter", weight: "Weight", site: "QuantizableWeight") -> str:
         """Store the checkpoint's codes, or say why not."""
         if site.role == "experts":
-            scheme = self.kept_as(weight)
+            scheme = self.repacked_scheme(weight)
             if isinstance(scheme, str):
                 return scheme
-            from .kept_stack import store_kept_stack
+            from .repacked_stack import store_repacked_stack
 
-            self._add(weight, store_kept_stack(writer, weight, site, scheme))
+            self._add(weight, store_repacked_stack(writer, weight, site, scheme))
             return ""
         matrix = repacked_matrix(weight, site)
         if isinstance(matrix, str):
@@ -147,7 +147,7 @@ class Storage:
         """Why a quantized matrix is not kept where none is."""
         if self.requantize:
             return "as --requantize wants it"
-        kept = self.kept_as(weight)
+        kept = self.repacked_scheme(weight)
         return kept if isinstance(kept, str) else "most others cannot be kept"
 
     def _write_packed(self, writer: "WeightsWriter", weight: "Weight", site: "QuantizableWeight") -> bool:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from .plan import Weight
 
 
-def store_kept_stack(
+def store_repacked_stack(
     writer: "WeightsWriter", weight: "Weight", site: "QuantizableWeight", scheme: "Scheme"
 ) -> "tuple[StoredMatrix, QuantizedTensor]":
     """Store the checkpoint's own codes of all matrices, in the one scheme that holds them, and read them once.
