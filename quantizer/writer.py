@@ -1,6 +1,6 @@
 """The new weights.bin, one matrix at a time, and the graphs over it."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -24,6 +24,7 @@ from .storage.weights_file import WEIGHTS_NAME, WeightsWriter, read_tensor
 from .transforms.equivalent import rearranged
 from .worker import Codes, QuantizeWorker
 
+_LARGE = 1 << 29  # bytes: the token table of a model of a billion parameters
 _AT_ONCE = 2  # matrices in memory; of each a Hessian, its factor and several copies of the weights
 
 
@@ -67,10 +68,19 @@ def write_graphs(
 def _codes(
     plan: Plan, tensors: dict[str, ir.TensorProtocol], maker: QuantizeWorker, at_once: int
 ) -> Iterator[Codes | str]:
-    """Of every matrix that is to be quantized, in the order of the file."""
+    """Of every matrix that is to be quantized, in the order of the file; a large one has memory and cores to itself."""
     sites = {site.weight: site for site in plan.sites}
-    chosen = ((sites[name], tensor) for name, tensor in tensors.items() if name in sites)
-    return parallel_map((partial(maker.make, site, tensor) for site, tensor in chosen), at_once)
+    small: list[Callable[[], Codes | str]] = []
+    for name, tensor in tensors.items():
+        if name not in sites:
+            continue
+        small.append(partial(maker.make, sites[name], tensor))
+        if sites[name].count == 1 and tensor.nbytes > _LARGE:
+            alone = small.pop()
+            yield from parallel_map(small, at_once)
+            yield alone()
+            small = []
+    yield from parallel_map(small, at_once)
 
 
 class _Writing:

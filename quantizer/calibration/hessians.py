@@ -242,7 +242,11 @@ class _Sums:
 
     def means(self, tokens: int) -> Arrays:
         """Once, in the end."""
-        return {name: np.divide(total, tokens, out=total).astype(np.float32) for name, total in self._sums.items()}
+        found: Arrays = {}
+        while self._sums:
+            name, total = self._sums.popitem()
+            found[name] = np.divide(total, tokens, out=total).astype(np.float32)
+        return dict(reversed(found.items()))
 
     def _add(self, name: str, values: Floats) -> None:
         """In place: the Hessian of 14,336 inputs takes 1.6 GB."""

@@ -13,7 +13,6 @@ from ..settings import Settings
 from .sizes import Matrix, Sizes
 from .speed import Speed
 
-_DOUBLE = 2.0  # of float32's time
 _FACTOR = 1.4  # of K³ / 3: copies, and corners that one thread computes
 _MODEL = 2.3  # of the products' time: all else that a layer does
 _HESSIANS = 1.9
@@ -155,14 +154,14 @@ def _again(sizes: Sizes, speed: Speed, settings: Settings, tokens: int) -> float
 
 def _trying(matrix: Matrix, speed: Speed) -> float:
     """GPTQ without polish, the error of each input under several schemes, and conditional variances."""
-    inverse = 2 / 3 * matrix.site.inputs**3 * matrix.site.count * _DOUBLE / speed.product * _FACTOR
+    inverse = 2 / 3 * matrix.site.inputs**3 * matrix.site.count / speed.product * _FACTOR
     lost = _SCHEMES * 1.5 * matrix.weights * speed.rtn / speed.cores
     return _gptq(matrix, speed, 0) + inverse + lost
 
 
 def _gptq(matrix: Matrix, speed: Speed, polishing: int) -> float:
     site = matrix.site
-    factor = site.inputs**3 / 3 * site.count * _DOUBLE / speed.product * _FACTOR
+    factor = site.inputs**3 / 3 * site.count / speed.product * _FACTOR
     products = (1 + 2 * polishing) * matrix.weights * site.inputs / speed.product
     elements = _ELEMENTS * matrix.weights * (speed.gptq + polishing * speed.polish + 2 * speed.rtn) / speed.cores
     return factor + products + elements + _OVERHEAD * site.count
@@ -184,8 +183,11 @@ def _matrix_memory(matrices: Sequence[Matrix], settings: Settings, needed: Calla
 
 
 def _made_again(sizes: Sizes, settings: Settings) -> float:
-    """A layer's Hessians, where they are not kept on disk."""
-    return 0.0 if settings.keep(sizes.hessian_bytes) else sizes.hessian_bytes / max(1, sizes.layers)
+    """A layer that runs again where Hessians are not kept on disk: its weights, sums in double precision, results."""
+    if settings.keep(sizes.hessian_bytes):
+        return 0.0
+    layer = sum(matrix.weights for matrix in sizes.of_layers) * 4
+    return (4 * sizes.hessian_bytes + layer) / max(1, sizes.layers)
 
 
 def _slice_memory() -> float:
