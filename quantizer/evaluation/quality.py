@@ -30,6 +30,7 @@ def measure_scores(bundle: Bundle, reference: Bundle, text: Text, progress: Prog
         done += tokens
         progress("evaluating", done, text.held_out.size)
 
+    progress("evaluating", 0, text.held_out.size)
     return evaluate(Model(bundle), Model(reference), text.held_out, count)
 
 

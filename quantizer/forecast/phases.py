@@ -1,7 +1,8 @@
 """Time, memory and disk of each phase of a run.
 
 Operations are counted from sizes; their rates are those of this machine. What a formula leaves out (attention, norms,
-starting sessions, page faults) is in the factors at the top, which were fitted to a run of SmolLM2-135M on two cores.
+starting sessions, page faults) is in the factors at the top, which were fitted to runs of 135M and 1.2B parameters on
+two cores.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -15,13 +16,15 @@ from .speed import Speed
 
 _FACTOR = 1.4  # of K³ / 3: copies, and corners that one thread computes
 _MODEL = 2.3  # of the products' time: all else that a layer does
-_HESSIANS = 1.9
-_STREAMS = 1.8  # products of few tokens, and a session for each replaced matrix
+_COMPARED = 1.6  # the same, of whole chunks
+_HESSIANS = 1.3
+_STREAMS = 1.3  # products of few tokens, and a session for each replaced matrix
 _HEAD_BYTES = 24.0  # read and written for each logit that is compared
 _SAMPLED_BYTES = 40.0  # the same, for each logit that a token is drawn from
 _EXPORT_PASSES = 100.0  # over memory, file and hash included
 _VERIFY_PASSES = 105.0  # the same, where one layer after the other is computed by another path
-_ELEMENTS = 1.7  # of the time in one thread: steps of short rows wait for the interpreter
+_ELEMENTS, _LONG_ELEMENTS = 1.7, 1.1  # of the time in one thread: steps of short rows wait for the interpreter
+_LONG = 4096  # rows
 _SCHEMES = 5  # in which a matrix's loss is predicted
 _OVERHEAD = 0.004  # seconds to begin a matrix or a layer's session
 _SLICE_BYTES = 150 << 20  # of the rows that a thread quantizes
@@ -135,7 +138,7 @@ def _quantizing(sizes: Sizes, recipe: Recipe, speed: Speed, settings: Settings, 
 
 
 def _evaluating(sizes: Sizes, recipe: Recipe, speed: Speed, tokens: int) -> Phase:
-    products = 2 * tokens * (sizes.operations + sizes.head_operations) / speed.product * _MODEL
+    products = 2 * tokens * (sizes.operations + sizes.head_operations) / speed.product * _COMPARED
     logits = 2 * tokens * sizes.vocabulary * _HEAD_BYTES / speed.memory
     loading = sizes.weight_bytes * 1.5 / speed.memory
     budget = recipe.budget or recipe.linear.scheme.bits + 1
@@ -163,7 +166,8 @@ def _gptq(matrix: Matrix, speed: Speed, polishing: int) -> float:
     site = matrix.site
     factor = site.inputs**3 / 3 * site.count / speed.product * _FACTOR
     products = (1 + 2 * polishing) * matrix.weights * site.inputs / speed.product
-    elements = _ELEMENTS * matrix.weights * (speed.gptq + polishing * speed.polish + 2 * speed.rtn) / speed.cores
+    steps = _LONG_ELEMENTS if site.rows >= _LONG else _ELEMENTS
+    elements = steps * matrix.weights * (speed.gptq + polishing * speed.polish + 2 * speed.rtn) / speed.cores
     return factor + products + elements + _OVERHEAD * site.count
 
 
