@@ -92,8 +92,6 @@ def _check_choices(prompt: str | None, as_json: bool, params: "SamplingParams", 
         raise click.UsageError("--json, --raw and -n answer one PROMPT: give one.")
     if params.logprobs is not None and not as_json:
         raise click.UsageError("--logprobs needs --json.")
-    if options["raw"] and options["system"] is not None:
-        raise click.UsageError("--raw uses no chat template, so it takes no --system message.")
 
 
 def _checked_files(source: Path | None, target: Path | None, prompt: str | None, as_json: bool) -> tuple[Path, Path]:

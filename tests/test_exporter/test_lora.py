@@ -131,7 +131,7 @@ Q = "base_model.model.model.layers.0.self_attn.q_proj."
         ({"use_dora": True}, {}, "lora_magnitude_vector is missing"),
         ({"lora_bias": True}, {Q + "lora_B.bias": ONE}, "q_proj, which has none"),
         ({"r": 8}, {}, "factors of rank 4, adapter_config.json says 8"),
-        ({"modules_to_save": ["lm_head"]}, {}, "names 'lm_head', and the file has no tensor"),
+        ({"modules_to_save": ["lm_head"]}, {}, "names 'lm_head', but the file has no such tensor"),
         ({"trainable_token_indices": [1]}, {}, "names embed_tokens, and the file has trained tokens of 0 modules"),
         ({"alpha_pattern": {"(": 1}}, {}, "no regular expression"),
         ({"init_lora_weights": "loftq"}, {}, "belong to a base whose weights were changed"),

@@ -91,7 +91,7 @@ def test_stats_go_to_standard_error(run):
         (["Hi", "--temperature", "nan"], "temperature must be a number"),
         (["Hi", "--logit-bias", "x"], "ID=BIAS"),
         (["Hi", "--logit-bias", "9999=1", "--raw"], "outside the vocabulary"),
-        (["Hi", "--raw", "--system", "x"], "no --system"),
+        (["Hi", "--raw", "--system", "x"], "--system has no effect beside --raw"),
         (["Hi", "--logprobs", "1"], "needs --json"),
         (["--json"], "give one"),
         (["a" * 400, "--raw"], "context"),
