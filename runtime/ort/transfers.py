@@ -4,6 +4,7 @@ On the CPU nothing is copied: graphs read the arrays that the step writes. On a 
 the other in one block of pinned memory, so that a step is one copy there, the run, one copy back, and one wait.
 """
 
+from contextlib import suppress
 from typing import Any, Protocol
 
 import numpy as np
@@ -111,16 +112,17 @@ class CudaTransfers:
     def logits(self, rows: int, width: int, dtype: str) -> FloatArray:
         """A pinned array of zeros, and a block of at least its size on the device."""
         size = rows * width * DTYPE_BITS[dtype] // 8
+        logits = self.gpu.pinned((rows, width), dtype)  # all that may fail comes before anything is replaced
         if size > self._outputs_size:
             old, self.outputs, self._outputs_size = self.outputs, self.gpu.allocate(size), size
             self._replaced(old)
-        return self.gpu.pinned((rows, width), dtype)
+        return logits
 
     def reserve_inputs(self, size: int) -> None:
         """Make the block of inputs hold `size` bytes."""
         if size > self.host.size:
-            old, self.inputs = self.inputs, self.gpu.allocate(2 * size)
-            self.host = self.gpu.pinned((2 * size,), np.uint8)
+            host = self.gpu.pinned((2 * size,), np.uint8)
+            old, self.inputs, self.host = self.inputs, self.gpu.allocate(2 * size), host
             self._replaced(old)
 
     def ports(self, binding: Any) -> "CudaPorts":
@@ -164,7 +166,12 @@ class CudaPorts:
         for view, array in self._views:
             view[:] = array.reshape(-1).view(np.uint8)
         gpu.copy_line(transfers.inputs, transfers.host.ctypes.data, self._size, TO_DEVICE)
-        session.run_with_iobinding(self._binding, self._unwaited(options))
+        try:
+            session.run_with_iobinding(self._binding, self._unwaited(options))
+        except Exception:
+            with suppress(Exception):  # the first error counts
+                gpu.finish()  # the copy may still read the pinned block, which the next step writes
+            raise
         logits = self._logits[1]
         if logits.size:
             gpu.copy_line(logits.ctypes.data, transfers.outputs, logits.nbytes, TO_HOST)
