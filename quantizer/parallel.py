@@ -1,5 +1,6 @@
 """Work on tensors, or on parts of them, on several cores: NumPy lets go of the interpreter while it computes."""
 
+import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
@@ -46,8 +47,10 @@ def parallel_map(tasks: Iterable[Callable[[], T]], at_once: int | None = None) -
             while waiting:
                 yield waiting.popleft().result()
         finally:
-            # A failure before them: nobody wants their results, but no thread may be cut off within a product.
-            wait([left for left in waiting if not left.cancel()])
+            # A failure before them: nobody wants their results, but no thread may be cut off within a product. Where
+            # the end of the interpreter closes this generator, the threads have stopped and would never answer.
+            if not sys.is_finalizing():
+                wait([left for left in waiting if not left.cancel()])
 
 
 class _BlasLimit:

@@ -1,8 +1,10 @@
 """The new weights.bin, one matrix at a time, and the graphs over it."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Generator
+from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
+from itertools import groupby
 from pathlib import Path
 
 import onnx_ir as ir
@@ -52,8 +54,9 @@ def write_graphs(
     Returns what became of each matrix, and the hash of weights.bin by its name.
     """
     tensors = graphs.initializers()
-    made = _codes(plan, tensors, QuantizeWorker(plan, finished), at_once)
-    with WeightsWriter(folder / WEIGHTS_NAME) as writer:
+    codes = _codes(plan, tensors, QuantizeWorker(plan, finished), at_once)
+    # Closed at once where writing fails: what is under way ends while there are threads to wait for.
+    with closing(codes) as made, WeightsWriter(folder / WEIGHTS_NAME) as writer:
         writing = _Writing(plan, writer)
         for name, tensor in tensors.items():
             if site := writing.sites.get(name):
@@ -67,20 +70,13 @@ def write_graphs(
 
 def _codes(
     plan: Plan, tensors: dict[str, ir.TensorProtocol], maker: QuantizeWorker, at_once: int
-) -> Iterator[Codes | str]:
+) -> Generator[Codes | str, None, None]:
     """Of every matrix that is to be quantized, in the order of the file; a large one has memory and cores to itself."""
     sites = {site.weight: site for site in plan.sites}
-    small: list[Callable[[], Codes | str]] = []
-    for name, tensor in tensors.items():
-        if name not in sites:
-            continue
-        small.append(partial(maker.make, sites[name], tensor))
-        if sites[name].count == 1 and tensor.nbytes > _LARGE:
-            alone = small.pop()
-            yield from parallel_map(small, at_once)
-            yield alone()
-            small = []
-    yield from parallel_map(small, at_once)
+    chosen = ((sites[name], tensor) for name, tensor in tensors.items() if name in sites)
+    for large, group in groupby(chosen, lambda one: one[0].count == 1 and one[1].nbytes > _LARGE):
+        tasks = (partial(maker.make, site, tensor) for site, tensor in group)
+        yield from (task() for task in tasks) if large else parallel_map(tasks, at_once)
 
 
 class _Writing:

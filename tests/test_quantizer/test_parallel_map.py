@@ -1,5 +1,7 @@
 """Tasks on several cores: results in order, few at once, and each with its own thread for matrix products."""
 
+import subprocess
+import sys
 import threading
 import time
 from functools import partial
@@ -55,3 +57,18 @@ def test_after_a_failure_nothing_more_is_begun():
         list(parallel_map(partial(task, number) for number in range(100)))
     time.sleep(0.05)
     assert len(begun) <= 3 + 2 * threads()
+
+
+LEFT = """
+import time
+from quantizer.parallel import parallel_map
+
+left = [parallel_map([int, *[lambda: time.sleep(1)] * 5], 2)]
+next(left[0])
+left.append(left)  # closed by nobody but the end of the process
+del left
+"""
+
+
+def test_a_process_ends_with_work_that_nobody_waits_for():
+    subprocess.run([sys.executable, "-c", LEFT], check=True, timeout=60)
