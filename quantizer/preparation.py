@@ -11,7 +11,7 @@ from runtime.bundle.bundle import Bundle
 from .allocation.resume import MeasurementLog
 from .allocation.sensitivity import Carried, Sensitivity, sample
 from .calibration.data import Text, too_little
-from .calibration.hessians import Hessians, IntArray, collect_hessians
+from .calibration.hessians import Hessians, IntArray, Step, collect_hessians
 from .graph.graphs import Graphs, prefill_graph
 from .graph.quantizable import QuantizableWeight, transposed_weights
 from .parallel import parallel_map
@@ -58,14 +58,9 @@ def prepare(
     assert text is not None
     if warning := too_little(text.chunks):
         _LOGGER.warning(warning)
-    called = f"calibrating on {text.chunks.size:,} tokens"
     progress("preparing to calibrate", 0, 1)
     hessians: Hessians = collect_hessians(
-        bundle,
-        text.chunks,
-        work,
-        lambda step: progress(called, step.layer, step.layers),
-        most_kept=settings.most_kept,
+        bundle, text.chunks, work, partial(_tell, progress), most_kept=settings.most_kept
     )
     _draw(hessians, more, work, progress)
     _warn_of_rare(hessians.experts.rare())
@@ -94,6 +89,10 @@ def _warn_of_rare(rare: Mapping[str, Sequence[int]]) -> None:
             "%s: experts %s saw too few tokens; what they lack is taken from the layer's other tokens. More text "
             "(--calibration-tokens) would suit them better", name, ", ".join(map(str, experts)),
         )  # fmt: skip
+
+
+def _tell(progress: Progress, step: Step) -> None:
+    progress(f"calibrating on {step.tokens:,} tokens", step.layer, step.layers)
 
 
 def _allocate(

@@ -116,7 +116,12 @@ def require_effect(given: Mapping[str, Any], recipe: Recipe, *, gate: bool) -> N
             f"{_flag(names[0])} has no effect: method {recipe.method!r} needs no text. Leave it out, or name what "
             f"reads text: --method {CALIBRATED}, --budget, --preset balanced, --residual-channels, --kv or --fail-if."
         )
-    if "seed" in names and recipe.calibration != "self":
+    require_own_text(given.get("seed"), recipe.calibration)
+
+
+def require_own_text(seed: int | None, calibration: str) -> None:
+    """Raise QuantizationError for a seed beside a text that is given: it is of text that the model writes."""
+    if seed is not None and calibration != "self":
         raise QuantizationError("--seed has no effect: it is of text that the model writes. Leave out --calibration.")
 
 

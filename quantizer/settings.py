@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+AT_ONCE = 2  # matrices beside each other: of each a Hessian, its factor and several copies of the weights
 KEPT = 4 << 30  # bytes of Hessians, where no work folder was named
 
 
@@ -20,7 +21,7 @@ class Settings:
     rows: int
     text_bits: int = 32
     streams: int = 128
-    at_once: int = 2
+    at_once: int = AT_ONCE
     most_kept: int = KEPT
 
     def keep(self, hessian_bytes: int) -> bool:

@@ -27,7 +27,6 @@ from .transforms.equivalent import rearranged
 from .worker import Codes, QuantizeWorker
 
 _LARGE = 1 << 29  # bytes: the token table of a model of a billion parameters
-_AT_ONCE = 2  # matrices in memory; of each a Hessian, its factor and several copies of the weights
 
 
 @dataclass(frozen=True)
@@ -47,7 +46,7 @@ def write_graphs(
     finished: ResumeCache,
     folder: Path,
     progress: Progress,
-    at_once: int = _AT_ONCE,
+    at_once: int,
 ) -> tuple[list[Outcome], dict[str, str]]:
     """Write weights.bin and the graphs of `bundle` into `folder`, quantized by `plan`, `at_once` matrices in memory.
 

@@ -53,14 +53,12 @@ def compare(
         raise QuantizationError("quality needs both --reference and --text; leave out both for size and speed only.")
     others = check_report(html, peers)
     opened = [*map(open_bundle, folders)]
+    original = None if reference is None else open_bundle(reference)
     for bundle in opened:
         require_generation(bundle, "a comparison of speeds")
-    chosen = None
-    if reference is not None and text is not None:
-        original = open_bundle(reference)
-        for bundle in opened:
+        if original is not None:
             require_same_model(bundle, original)
-        chosen = text_to_measure(text, original, tokens)
+    chosen = text_to_measure(text, original, tokens) if original is not None and text is not None else None
     with stopping_promptly(), show_progress("comparing") as progress:
         rows = measure(folders, reference, chosen, repeat, progress, by_layer=html is not None)
     if html:

@@ -8,7 +8,6 @@ import click
 
 from runtime.cli.terminal.interrupt import stopping_promptly
 from runtime.cli.terminal.progress import progress as show_progress
-from runtime.errors import QuantizationError
 
 _PATH = click.Path(path_type=Path)
 
@@ -46,10 +45,10 @@ def quantize_kv(
 
     from ..calibration.data import cache_text
     from ..kv_cache.quantize import quantize_cache
+    from ..presets import require_own_text
     from ..recipe import CacheText
 
-    if seed is not None and calibration != "self":
-        raise QuantizationError("--seed has no effect: it is of text that the model writes. Leave out --calibration.")
+    require_own_text(seed, calibration)
     bundle = open_bundle(source)
     with stopping_promptly(), show_progress("quantizing the cache") as progress:
         chosen = CacheText(calibration, calibration_tokens, seed or 0)

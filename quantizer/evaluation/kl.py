@@ -22,7 +22,7 @@ from ..storage.matrix import Floats
 _ROWS = 128  # of 49,152 logits in float32, twice: 50 MB
 _BUCKETS = 32
 _LEVEL = "accuracy_level"
-_OPEN_BYTES = 1 << 30  # of weights of either model, as they are stored
+OPEN_BYTES = 1 << 30  # of weights of either model, as they are stored
 _TOGETHER = 32  # chunks whose hidden states are in memory: of 4,096 values, 16,384 tokens take 270 MB
 IntArray = npt.NDArray[np.int64]
 Head = Callable[[Floats], Floats]
@@ -142,7 +142,7 @@ def rounding_nodes(graph: ir.Graph) -> list[ir.Node]:
 def _pieces(graph: ir.Graph, layers: int) -> list[tuple[int, int]]:
     """The layers that are open together, each piece from its first to behind its last."""
     size = sum(value.const_value.nbytes for value in graph.initializers.values() if value.const_value is not None)
-    count = min(layers, -(-size // _OPEN_BYTES) or 1)
+    count = min(layers, -(-size // OPEN_BYTES) or 1)
     edges = [layers * number // count for number in range(count + 1)]
     return [*pairwise(edges)]
 

@@ -5,9 +5,8 @@ from dataclasses import replace
 
 from runtime.host.byte_units import format_bytes
 
-from ..settings import Settings
+from ..settings import AT_ONCE, Settings
 
-_TWO = 2
 _LEAST_ROWS = 5
 _STREAMS = (64, 32, 16)
 _FLOAT_TEXT = 3 << 29  # bytes of weights that are kept twice while text is written
@@ -26,8 +25,8 @@ def bits_of_text(weight_bytes: int) -> int:
 
 def smaller(settings: Settings) -> Iterator[tuple[str, int, str]]:
     """What takes less memory and more time, step after step: a field of `Settings`, its value, and what that means."""
-    if settings.at_once > _TWO:
-        yield "at_once", _TWO, "two matrices are quantized at a time"
+    if settings.at_once > AT_ONCE:
+        yield "at_once", AT_ONCE, "two matrices are quantized at a time"
     if settings.at_once > 1:
         yield "at_once", 1, "one matrix is quantized at a time, on all cores"
     rows = settings.rows

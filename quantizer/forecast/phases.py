@@ -8,6 +8,7 @@ two cores.
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
+from ..evaluation.kl import OPEN_BYTES
 from ..parallel import threads
 from ..recipe import Recipe
 from ..settings import Settings
@@ -29,7 +30,6 @@ _SCHEMES = 5  # in which a matrix's loss is predicted
 _OVERHEAD = 0.004  # seconds to begin a matrix or a layer's session
 _SLICE_BYTES = 150 << 20  # of the rows that a thread quantizes
 _PACKED = 1.3  # of stored bytes, as kernels read them
-_OPEN_BYTES = 1 << 30  # of a model's weights, beside its head, when it is compared
 _PROCESS = 150 << 20  # interpreter and libraries
 _STEADY = 1.15  # buffers that allocators keep
 
@@ -144,7 +144,7 @@ def _evaluating(sizes: Sizes, recipe: Recipe, speed: Speed, tokens: int) -> Phas
     budget = recipe.budget or recipe.linear.scheme.bits + 1
     packed = sizes.weight_bytes / 32 * budget * _PACKED
     table = sizes.hidden * sizes.vocabulary / 8 * budget * _PACKED
-    memory = _PROCESS + min(packed, _OPEN_BYTES * _PACKED + table) + 128 * sizes.vocabulary * _HEAD_BYTES
+    memory = _PROCESS + min(packed, OPEN_BYTES * _PACKED + table) + 128 * sizes.vocabulary * _HEAD_BYTES
     return Phase("evaluating", products + logits + loading, int(memory))
 
 

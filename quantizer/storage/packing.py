@@ -41,7 +41,7 @@ def pack(matrix: QuantizedMatrix, stored: npt.DTypeLike = np.float32) -> PackedM
     codes = _fill_last_group(matrix)
     rows, padded = codes.shape
     packed = _pack_bits(codes, scheme.bits).reshape(rows, padded // scheme.group_size, -1)
-    zero_points = None if matrix.zero_points is None else _pack_rows(matrix)
+    zero_points = None if matrix.zero_points is None else pack_rows(matrix.zero_points, scheme.bits)
     if matrix.steps:
         steps = matrix.steps.values.astype(bfloat16)[:, None]
         return PackedMatrix(packed, _transposed(matrix.steps.encode(matrix.scales.T)), zero_points, steps)
@@ -69,11 +69,9 @@ def _fill_last_group(matrix: QuantizedMatrix) -> Codes:
     return np.concatenate([matrix.codes, np.repeat(zero[:, None], missing, axis=1)], axis=1)
 
 
-def _pack_rows(matrix: QuantizedMatrix) -> Codes:
-    assert matrix.zero_points is not None
-    per_byte = 8 // matrix.scheme.bits
-    missing = -matrix.zero_points.shape[1] % per_byte
-    return _pack_bits(np.pad(matrix.zero_points, ((0, 0), (0, missing))), matrix.scheme.bits)
+def pack_rows(codes: Codes, bits: int) -> Codes:
+    """`[N, M]` codes → bytes, each row padded to whole ones."""
+    return _pack_bits(np.pad(codes, ((0, 0), (0, -codes.shape[1] % (8 // bits)))), bits)
 
 
 def _pack_bits(codes: Codes, bits: int) -> Codes:

@@ -10,9 +10,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from .matrix import Codes, Index, QuantizedMatrix
+from .matrix import Index, QuantizedMatrix
+from .packing import pack_rows
 from .scales import Steps
 from .scheme import QuantConfig, Scheme
+from .unpacking import read_fields
 
 Made = tuple[QuantizedMatrix, Index]
 
@@ -53,8 +55,8 @@ def _write(path: Path, fingerprint: str, matrix: QuantizedMatrix, index: Index) 
     Not .npz: numpy reads its headers with `ast.literal_eval`, which fails now and then in threads of CPython 3.11
     ("AST constructor recursion depth mismatch").
     """
-    codes = _halved(matrix.codes) if matrix.scheme.bits == 4 else matrix.codes
-    arrays: dict[str, npt.NDArray[Any]] = {"codes": codes, "scales": matrix.scales, "index": index}
+    packed = pack_rows(matrix.codes, matrix.scheme.bits)
+    arrays: dict[str, npt.NDArray[Any]] = {"codes": packed, "scales": matrix.scales, "index": index}
     if matrix.zero_points is not None:
         arrays["zero_points"] = matrix.zero_points
     if matrix.steps is not None:
@@ -79,7 +81,7 @@ def _read(path: Path, fingerprint: str, scheme: Scheme) -> Made | None:
                 return None
             found = {name: _array(file.read, kind, shape) for name, kind, shape in head["arrays"]}
         steps = Steps(found["steps"], head["signed"]) if "steps" in found else None
-        codes = _doubled(found["codes"], head["inputs"]) if scheme.bits == 4 else found["codes"]
+        codes = np.ascontiguousarray(read_fields(found["codes"], scheme.bits)[:, : head["inputs"]])
         matrix = QuantizedMatrix(scheme, codes, found["scales"], found.get("zero_points"), steps)
         return matrix, found["index"]
     except (OSError, ValueError, KeyError, TypeError):
@@ -89,16 +91,3 @@ def _read(path: Path, fingerprint: str, scheme: Scheme) -> Made | None:
 def _array(read: Callable[[int], bytes], kind: str, shape: list[int]) -> npt.NDArray[Any]:
     dtype = np.dtype(kind)
     return np.frombuffer(read(math.prod(shape) * dtype.itemsize), dtype).reshape(shape)
-
-
-def _halved(codes: Codes) -> Codes:
-    """Two codes of 4 bits a byte, row by row: a model's own codes would take as many bytes as it has weights."""
-    even = np.pad(codes, ((0, 0), (0, codes.shape[1] % 2)))
-    halved: Codes = even[:, ::2] | np.left_shift(even[:, 1::2], np.uint8(4))
-    return halved
-
-
-def _doubled(halved: Codes, inputs: int) -> Codes:
-    codes = np.empty((len(halved), 2 * halved.shape[1]), np.uint8)
-    codes[:, ::2], codes[:, 1::2] = halved & np.uint8(15), halved >> np.uint8(4)
-    return np.ascontiguousarray(codes[:, :inputs])

@@ -31,11 +31,11 @@ def _is_equal(packed: PackedMatrix, matrix: QuantizedMatrix, part: slice) -> boo
     """Codes, zero points and scales of some rows; what fills a short last group must decode to zero."""
     scheme, own = matrix.scheme, _rows(packed, part)
     rows, inputs = part.stop - part.start, matrix.codes.shape[1]
-    codes = _read_fields(own.codes.reshape(rows, -1), scheme.bits)
+    codes = read_fields(own.codes.reshape(rows, -1), scheme.bits)
     zeros: npt.NDArray[np.uint8] = np.full(own.scales.shape, 1 << (scheme.bits - 1), np.uint8)
     expected = zeros
     if own.zero_points is not None:
-        zeros = _read_fields(own.zero_points, scheme.bits)[:, : own.scales.shape[1]]
+        zeros = read_fields(own.zero_points, scheme.bits)[:, : own.scales.shape[1]]
     if matrix.zero_points is not None:
         expected = matrix.zero_points[part]
     return (
@@ -52,7 +52,7 @@ def _scales(packed: PackedMatrix) -> Floats:
     return scales if packed.steps is None else scales * packed.steps.astype(np.float32)
 
 
-def _read_fields(data: npt.NDArray[np.uint8], bits: int) -> npt.NDArray[np.uint8]:
+def read_fields(data: npt.NDArray[np.uint8], bits: int) -> npt.NDArray[np.uint8]:
     """`[N, B]` bytes → `[N, B * 8 / bits]` numbers, from the lowest bit up."""
     fields: npt.NDArray[np.uint8] = _table(bits)[data].reshape(len(data), -1)
     return fields
