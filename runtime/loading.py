@@ -24,6 +24,7 @@ from .ort.providers import ProviderName
 from .ort.runner_protocol import ModelRunner, states_of
 from .ort.session import choose_provider
 from .text.tokenizer import Tokenizer
+from .text.vocabulary import same_vocabulary
 
 if TYPE_CHECKING:
     from .cache.blocks import BlockPool
@@ -153,7 +154,7 @@ def load_draft(bundle: Bundle, options: EngineOptions, tokenizer: Tokenizer) -> 
     require_generation(draft, "drafting")
     if draft.manifest.state_bytes:
         raise OptionError(f"{draft.folder} cannot draft: its layers keep a state that cannot go back. Choose another.")
-    if not _same_vocabulary(bundle, draft, tokenizer):
+    if not same_vocabulary(bundle, draft, tokenizer):
         raise OptionError(
             f"{draft.folder} has another tokenizer than {bundle.folder}: the ids of its tokens mean something else. "
             "A draft model is a smaller one of the same family."
@@ -161,14 +162,6 @@ def load_draft(bundle: Bundle, options: EngineOptions, tokenizer: Tokenizer) -> 
     context = min(draft.manifest.architecture.context_length, options.context or 1 << 30)
     alone = replace(options, draft=None, max_concurrency=1, context=context, kv_memory=None, kv_dtype="auto")
     return load_executor(draft, draft.manifest.target.provider, alone)
-
-
-def _same_vocabulary(bundle: Bundle, draft: Bundle, tokenizer: Tokenizer) -> bool:
-    files = [one.manifest.files["tokenizer.json"].sha256 for one in (bundle, draft)]
-    if files[0] == files[1]:
-        return True
-    theirs = Tokenizer(draft.path("tokenizer.json"), draft.manifest.tokens.special)
-    return theirs.vocabulary() == tokenizer.vocabulary()
 
 
 def _check_context(bundle: Bundle, wanted: int | None) -> None:

@@ -1,12 +1,10 @@
 """The figures that a bundle carries: measured on text that calibration has not seen."""
 
-import json
-from typing import Any
-
 from runtime.bundle.bundle import Bundle
 from runtime.bundle.manifest import Quality
 from runtime.errors import QuantizationError
 from runtime.ort.session import onnxruntime
+from runtime.text.vocabulary import same_vocabulary
 
 from ..calibration.data import Text
 from ..graph.graphs import prefill_graph
@@ -14,7 +12,6 @@ from ..progress import Progress
 from .kl import Model, Scores, evaluate, rounding_nodes
 
 _ROUNDING_CHUNKS = 4
-_TOKENIZER = "tokenizer.json"
 
 
 def measure_quality(bundle: Bundle, reference: Bundle, text: Text, progress: Progress) -> Quality:
@@ -52,25 +49,11 @@ def require_same_model(bundle: Bundle, reference: Bundle) -> None:
     Raises:
         QuantizationError: their vocabularies differ.
     """
-    if not _same_vocabulary(bundle, reference):
+    sizes = {it.manifest.architecture.vocab_size for it in (bundle, reference)}
+    if len(sizes) > 1 or not same_vocabulary(bundle, reference):
         raise QuantizationError(
             f"{bundle.folder} and {reference.folder} have different vocabularies: they are not the same model."
         )
-
-
-def _same_vocabulary(bundle: Bundle, reference: Bundle) -> bool:
-    """By the hashes of their files where these are equal, as of bundles made from each other: reading one is slow."""
-    ours, theirs = bundle.manifest, reference.manifest
-    if ours.architecture.vocab_size != theirs.architecture.vocab_size:
-        return False
-    return ours.files[_TOKENIZER].sha256 == theirs.files[_TOKENIZER].sha256 or (
-        _vocabulary(bundle) == _vocabulary(reference)
-    )
-
-
-def _vocabulary(bundle: Bundle) -> Any:
-    """The tokens and their ids, as tokenizer.json has them."""
-    return json.loads(bundle.path(_TOKENIZER).read_text(encoding="utf-8"))["model"].get("vocab")
 
 
 def as_quality(scores: Scores, text: Text) -> Quality:
