@@ -16,11 +16,19 @@ _PARTIAL = ("*.incomplete", "*.part", "*.crdownload", "*.download", "*.aria2", "
 
 def found_instead(path: Path) -> str:
     """A sentence, with a space before it, of a file that is no model file at all; or nothing."""
+    head = _first_bytes(path)
+    return "" if head is None else _instead(head)
+
+
+def _first_bytes(path: Path) -> bytes | None:
     try:
         with path.open("rb") as file:
-            head = file.read(_HEAD)
+            return file.read(_HEAD)
     except OSError:
-        return ""
+        return None
+
+
+def _instead(head: bytes) -> str:
     text = head.lstrip(b"\xef\xbb\xbf \r\n\t").lower()
     if not head:
         return " The file is empty: download it again."
@@ -33,13 +41,10 @@ def found_instead(path: Path) -> str:
 
 def explain_file(path: Path) -> str:
     """What to give in place of a file that is no checkpoint by itself."""
-    if found := found_instead(path):
+    head = _first_bytes(path)
+    if head is not None and (found := _instead(head)):
         return found.strip()
-    try:
-        with path.open("rb") as file:
-            head = file.read(_HEAD)
-    except OSError:
-        head = b""
+    head = head or b""
     if path.suffix == ".tar" or head[257:262] == b"ustar":
         return "It is a tar archive: unpack it, and give the folder that holds config.json."
     archive = next((what for start, what in _ARCHIVES if head.startswith(start)), None)

@@ -6,12 +6,11 @@ from typing import Any, TypeGuard
 
 from ..errors import RequestError
 from .formats.format import CallFrame, ChatFormat
-from .formats.writing import write_calls
+from .formats.writing import JSON, write_calls
 
 _REASONING = ("reasoning_content", "thinking", "reasoning")
 _TEXTS = frozenset(("role", "content", "name", "tool_call_id"))
 _ALL_TEXT = frozenset((str,))
-_JSON = json.JSONEncoder(ensure_ascii=False)  # made once: long conversations have many calls
 
 
 def plain_messages(messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
@@ -211,7 +210,7 @@ def _text_call(call: Any) -> Any:
     function = call.get("function") if isinstance(call, Mapping) else None
     if not isinstance(function, Mapping) or isinstance(function.get("arguments"), str):
         return call
-    arguments = _JSON.encode(function.get("arguments", {}))
+    arguments = JSON.encode(function.get("arguments", {}))
     return {**call, "function": {**function, "arguments": arguments}}
 
 

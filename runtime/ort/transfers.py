@@ -143,7 +143,7 @@ class CudaPorts:
         self._inputs: dict[str, tuple[str, npt.NDArray[Any]]] = {}  # by role
         self._views: list[tuple[npt.NDArray[np.uint8], npt.NDArray[Any]]] = []
         self._size, self._generation = 0, -1
-        self._own: Any = None  # options of a run that brings none, made once
+        self._own = onnxruntime().RunOptions()  # of a run that brings none
         self._logits: tuple[str, FloatArray] = ("", np.zeros((0, 0), np.float32))
 
     def set_input(self, name: str, role: str, array: npt.NDArray[Any]) -> None:
@@ -166,8 +166,10 @@ class CudaPorts:
         for view, array in self._views:
             view[:] = array.reshape(-1).view(np.uint8)
         gpu.copy_line(transfers.inputs, transfers.host.ctypes.data, self._size, TO_DEVICE)
+        options = options or self._own
+        options.add_run_config_entry("disable_synchronize_execution_providers", "1")  # `finish` below waits
         try:
-            session.run_with_iobinding(self._binding, self._unwaited(options))
+            session.run_with_iobinding(self._binding, options)
         except Exception:
             with suppress(Exception):  # the first error counts
                 gpu.finish()  # the copy may still read the pinned block, which the next step writes
@@ -176,16 +178,6 @@ class CudaPorts:
         if logits.size:
             gpu.copy_line(logits.ctypes.data, transfers.outputs, logits.nbytes, TO_HOST)
         gpu.finish()
-
-    def _unwaited(self, options: Any) -> Any:
-        """Options by which the provider does not wait for the device: `finish` does."""
-        if options is None and self._own is not None:
-            return self._own
-        chosen = options or onnxruntime().RunOptions()
-        chosen.add_run_config_entry("disable_synchronize_execution_providers", "1")
-        if options is None:
-            self._own = chosen
-        return chosen
 
     def _lay_out(self) -> None:
         """Give every input its place, and bind the places."""

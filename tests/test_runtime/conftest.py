@@ -31,6 +31,7 @@ from runtime.bundle.manifest import (
     Verification,
 )  # fmt: skip
 from runtime.ort.session import operator_has_input
+from runtime.text.tokenizer import Tokenizer
 
 VOCAB = 320
 CONTEXT = 256
@@ -212,3 +213,8 @@ def _info(name: str, dtype: str, shape: list[int | str]) -> Any:
 
 def _ports(side: dict[str, tuple[Any, list[int | str], Any]]) -> tuple[TensorSpec, ...]:
     return tuple(TensorSpec(name, dtype, tuple(shape), role) for name, (dtype, shape, role) in side.items())
+
+
+@pytest.fixture(scope="session")
+def tokenizer(tiny_bundle):
+    return Tokenizer(tiny_bundle / "tokenizer.json")

@@ -10,7 +10,6 @@ from runtime.errors import RequestError
 from runtime.options import SamplingParams
 from runtime.sampling.grammar import Grammars, StructuredOutput
 from runtime.sampling.sampler import Sampler
-from runtime.text.tokenizer import Tokenizer
 
 VOCAB, EOS = 320, 2
 A = {"enum": ["a", "b"]}
@@ -86,11 +85,6 @@ REFUSED = {
     "a required key that is not named": OBJECT | {"required": ["z"]},
     "a required key that cannot be": {"type": "object", "properties": {"a": False}, "required": ["a"]},
 }
-
-
-@pytest.fixture(scope="module")
-def tokenizer(tiny_bundle):
-    return Tokenizer(tiny_bundle / "tokenizer.json")
 
 
 @pytest.fixture(scope="module")

@@ -12,7 +12,6 @@ from runtime.options import SamplingParams
 from runtime.sampling.grammar import Grammars, StructuredOutput
 from runtime.sampling.sampler import Sampler
 from runtime.sampling.schema import closed
-from runtime.text.tokenizer import Tokenizer
 
 VOCAB = 330  # ten more than the tokenizer has
 EOS = 2
@@ -26,11 +25,6 @@ PERSON = {
     "required": ["name", "age", "tags"],
     "additionalProperties": False,
 }
-
-
-@pytest.fixture(scope="module")
-def tokenizer(tiny_bundle):
-    return Tokenizer(tiny_bundle / "tokenizer.json")
 
 
 @pytest.fixture(scope="module")

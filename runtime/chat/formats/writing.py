@@ -7,7 +7,7 @@ from typing import Any
 from .format import ID, CallFrame
 
 _IDS = "000000000"
-_JSON = json.JSONEncoder(ensure_ascii=False)  # made once: long conversations have many calls
+JSON = json.JSONEncoder(ensure_ascii=False)  # made once: long conversations have many calls
 
 
 def write_calls(frame: CallFrame, calls: Sequence[tuple[str, Mapping[str, Any]]]) -> str:
@@ -27,11 +27,11 @@ def _call(frame: CallFrame, name: str, arguments: Mapping[str, Any]) -> str:
         return f"{name}({', '.join(f'{key}={value!r}' for key, value in arguments.items())})"
     if frame.shape == "tagged":
         return name + frame.before_arguments + "".join(_argument(frame, *one) for one in arguments.items())
-    text = _JSON.encode(arguments)
+    text = JSON.encode(arguments)
     before = frame.before_name if frame.shape in ("json", "keyed") else ""
     return f"{before}{name}{frame.before_arguments}{text}{frame.after_arguments}"
 
 
 def _argument(frame: CallFrame, key: str, value: Any) -> str:
-    text = value if isinstance(value, str) else _JSON.encode(value)
+    text = value if isinstance(value, str) else JSON.encode(value)
     return f"{frame.before_key}{key}{frame.before_value}{text}{frame.after_value}"

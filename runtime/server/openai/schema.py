@@ -48,6 +48,16 @@ _ERROR = {
         }
     },
 }
+_IGNORED: Mapping[Any, frozenset[str]] = {
+    **dict.fromkeys((ChatFields, CompletionFields), chat_fields.IGNORED),
+    ResponseFields: response_fields.IGNORED,
+    **dict.fromkeys(
+        (ClassifyFields, EmbeddingFields, OllamaEmbedFields, OllamaEmbeddingFields, RerankFields, ScoreFields),
+        encoder_fields.IGNORED,
+    ),
+    **dict.fromkeys((CountFields, MessageFields), anthropic_fields.IGNORED),
+    **dict.fromkeys((ollama.ChatFields, ollama.GenerateFields), ollama.IGNORED),
+}
 _ANTHROPIC_ERROR = {
     "type": "object",
     "required": ["type", "error"],
@@ -192,21 +202,8 @@ def _request(kind: Any) -> dict[str, Any]:
     if kind is ResponseFields:
         text, items = schema["properties"]["input"]["anyOf"]
         schema["properties"]["input"]["anyOf"] = [text, items | {"items": _ITEM, "minItems": 1}]
-    schema["properties"] |= {name: {"description": "Accepted and ignored."} for name in sorted(_ignored(kind))}
+    schema["properties"] |= {name: {"description": "Accepted and ignored."} for name in sorted(_IGNORED.get(kind, ()))}
     return schema
-
-
-def _ignored(kind: Any) -> frozenset[str]:
-    home = kind.__module__.rpartition(".")[0].rpartition(".")[2]
-    if kind is ResponseFields:
-        return response_fields.IGNORED
-    if home == "encoders":
-        return encoder_fields.IGNORED
-    if home == "anthropic":
-        return anthropic_fields.IGNORED
-    if kind in (ollama.ChatFields, ollama.GenerateFields):
-        return ollama.IGNORED
-    return chat_fields.IGNORED if kind in (ChatFields, CompletionFields) else frozenset()
 
 
 def _post(
